@@ -1,0 +1,47 @@
+# Two commands do everything on a machine with only python3, make and git: `make demo` and `make test`.
+# PYTHON names another interpreter (3.11 to 3.13); each version has its own environment.
+PYTHON ?= python3
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+VENV := .venv-$(VERSION)
+BIN := $(VENV)/bin
+
+.PHONY: setup demo test test-fast lint lock bench clean
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
+		|| { echo "Python 3.11 to 3.13 is needed, $(PYTHON) is $(VERSION): make PYTHON=python3.12 ..."; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-uv.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: setup
+	$(BIN)/spmd-launch demo
+
+test: setup
+	$(BIN)/python -m pytest -q --durations=15
+
+test-fast: setup
+	$(BIN)/python -m pytest -q -m "not slow and not cluster"
+
+lint: setup
+	$(BIN)/ruff check launcher cluster workloads tests benchmarks
+	$(BIN)/ruff format --check launcher cluster workloads tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup
+	$(BIN)/python benchmarks/launch.py
+
+# Solves again; needs the package registry. Both files are checked in.
+lock: setup
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--all-extras --group dev pyproject.toml --output-file requirements.lock
+	echo uv | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		- --output-file requirements-uv.lock
+
+clean:
+	rm -rf .venv-* .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,191 @@
+"""The cluster that was asked for: frozen values, checked once. Imports neither Ray nor JAX."""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from cluster.errors import ClusterConfigError, nearest
+
+MAX_HOSTS = 64
+MAX_DEVICES_PER_HOST = 64
+MAX_NAME_LENGTH = 40
+
+# What the checkpoint library can open besides a folder.
+STORAGE_SCHEMES = ("gs", "s3")
+_SCHEME_ALIASES = {"gcs": "gs", "google": "gs", "s3a": "s3", "s3n": "s3", "aws": "s3"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LocalProviderSpec:
+    """Emulated hosts: every host is a Ray node on this machine."""
+
+    type: ClassVar[str] = "local"
+    accelerators: ClassVar[tuple[str, ...]] = ("cpu",)
+
+
+ProviderSpec = LocalProviderSpec  # becomes a union as providers are added
+
+# The open set of providers: a new one is a frozen dataclass with `type` and `accelerators`, and a row here.
+PROVIDERS: Mapping[str, type[ProviderSpec]] = {spec.type: spec for spec in (LocalProviderSpec,)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClusterSpec:
+    """A cluster as the cluster file describes it.
+
+    Attributes:
+        name: lower-case letters, digits and dashes; names the cluster's state folder and is said to the CLI.
+        provider: where hosts come from, with what that provider needs to know.
+        num_hosts: 1 to 64.
+        devices_per_host: 1 to 64 JAX devices (emulated ones on `cpu`).
+        accelerator: what the devices are; the provider says what it has.
+        env: variables for every rank, text to text.
+        storage_path: where checkpoints go: an absolute folder (`~` is expanded at use, on the host that uses it),
+            `gs://` or `s3://`; None: a folder of the provider's choice.
+
+    Raises:
+        ClusterConfigError: naming the setting, what is allowed and what was found.
+    """
+
+    name: str
+    provider: ProviderSpec
+    num_hosts: int
+    devices_per_host: int
+    accelerator: str = "cpu"
+    env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    storage_path: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_name(self.name)
+        if not isinstance(self.provider, tuple(PROVIDERS.values())):
+            raise ClusterConfigError("provider", f"must be one of {', '.join(PROVIDERS)}, not {self.provider!r}")
+        _check_count("num_hosts", self.num_hosts, MAX_HOSTS)
+        _check_count("devices_per_host", self.devices_per_host, MAX_DEVICES_PER_HOST)
+        _check_accelerator(self.accelerator, self.provider)
+        _check_env(self.env)
+        if self.storage_path is not None:
+            _check_storage_path(self.storage_path)
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict that JSON can hold, in the form of the cluster file."""
+        provider = {"type": self.provider.type} | dataclasses.asdict(self.provider)
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)} | {
+            "provider": provider,
+            "env": dict(self.env),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "ClusterSpec":
+        """The inverse of `to_json`; every check is made again.
+
+        Raises:
+            ClusterConfigError: also for keys that are missing or that this version does not know.
+        """
+        check_keys(value, cls)
+        return cls(**{**value, "provider": provider_from_json(value["provider"])})
+
+
+def provider_from_json(value: Any) -> ProviderSpec:
+    """The provider that `{"type": ..., ...}` describes.
+
+    Raises:
+        ClusterConfigError: an unknown or missing type, or a key that this provider does not have.
+    """
+    if not isinstance(value, Mapping) or "type" not in value:
+        types = ", ".join(PROVIDERS)
+        raise ClusterConfigError("provider", f"must be {{type: TYPE}} with a TYPE of {types}, not {value!r}")
+    kind = value["type"]
+    if not isinstance(kind, str) or kind not in PROVIDERS:
+        hint = nearest(str(kind), PROVIDERS)
+        raise ClusterConfigError("provider.type", f"must be one of {', '.join(PROVIDERS)}, not {kind!r}{hint}")
+    options = {key: option for key, option in value.items() if key != "type"}
+    check_keys(options, PROVIDERS[kind], "provider.", also=("type",))
+    return PROVIDERS[kind](**options)
+
+
+# What users of other launchers write first.
+_KEY_ALIASES = {
+    "hosts": "num_hosts",
+    "nodes": "num_hosts",
+    "num_nodes": "num_hosts",
+    "num_workers": "num_hosts",
+    "workers": "num_hosts",
+    "devices": "devices_per_host",
+    "num_devices": "devices_per_host",
+    "chips_per_host": "devices_per_host",
+    "gpus_per_node": "devices_per_host",
+    "cluster_name": "name",
+    "environment": "env",
+    "env_vars": "env",
+    "storage": "storage_path",
+    "checkpoint_dir": "storage_path",
+}
+
+
+def check_keys(given: Mapping[str, Any], spec: type, prefix: str = "", also: tuple[str, ...] = ()) -> None:
+    """Refuses keys that a spec does not have, then keys that it lacks.
+
+    Args:
+        given: the mapping to check.
+        spec: a dataclass; its fields are the allowed keys, those without a default are required.
+        prefix: put before a key in the message.
+        also: allowed keys that are not fields.
+    """
+    fields = dataclasses.fields(spec)
+    allowed = [*also, *(field.name for field in fields)]
+    for key in given:
+        if key not in allowed:
+            hint = nearest(key, allowed, _KEY_ALIASES)
+            raise ClusterConfigError(f"{prefix}{key}", f"no such key{hint} (allowed: {', '.join(allowed)})")
+    for field in fields:
+        no_default = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if no_default and field.name not in given:
+            raise ClusterConfigError(f"{prefix}{field.name}", "is missing")
+
+
+def _check_name(name: Any) -> None:
+    if isinstance(name, str) and re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", name) and len(name) <= MAX_NAME_LENGTH:
+        return
+    fixed = re.sub(r"[^a-z0-9]+", "-", name.lower())[:MAX_NAME_LENGTH].strip("-") if isinstance(name, str) else ""
+    raise ClusterConfigError(
+        "name",
+        f"must be 1 to {MAX_NAME_LENGTH} of a-z, 0-9 and dashes, beginning and ending with a letter or digit, "
+        f"not {name!r}" + (f"; did you mean {fixed!r}?" if fixed else ""),
+    )
+
+
+def _check_count(key: str, value: Any, maximum: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= maximum:
+        raise ClusterConfigError(key, f"must be a whole number from 1 to {maximum}, not {value!r}")
+
+
+def _check_accelerator(accelerator: Any, provider: ProviderSpec) -> None:
+    if accelerator not in provider.accelerators:
+        allowed = ", ".join(provider.accelerators)
+        hint = nearest(str(accelerator), provider.accelerators)
+        raise ClusterConfigError("accelerator", f"provider {provider.type} has {allowed}, not {accelerator!r}{hint}")
+
+
+def _check_env(env: Any) -> None:
+    if not isinstance(env, Mapping):
+        raise ClusterConfigError("env", f"must be variables and their values, as in {{NAME: value}}, not {env!r}")
+    for name, value in env.items():
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise ClusterConfigError(
+                f"env.{name}", "the name of a variable is letters, digits and _, beginning with no digit"
+            )
+        if not isinstance(value, str) or "\0" in value:
+            raise ClusterConfigError(f"env.{name}", f"must be text ('' for the empty one), not {value!r}")
+
+
+def _check_storage_path(path: Any) -> None:
+    allowed = "must be an absolute folder (or one that begins with ~), gs://BUCKET/... or s3://BUCKET/..."
+    if not isinstance(path, str):
+        raise ClusterConfigError("storage_path", f"{allowed}, not {path!r}")
+    scheme, separator, rest = path.partition("://")
+    if separator and (scheme not in STORAGE_SCHEMES or not rest.strip("/")):
+        hint = nearest(scheme, STORAGE_SCHEMES, _SCHEME_ALIASES) if scheme not in STORAGE_SCHEMES else ""
+        raise ClusterConfigError("storage_path", f"{allowed}, not {path!r}{hint}")
+    if not separator and not path.startswith(("/", "~")):
+        raise ClusterConfigError("storage_path", f"{allowed}, not {path!r}")

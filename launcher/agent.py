@@ -1,0 +1,247 @@
+"""The agent: one detached Ray actor a host, which starts and watches that host's rank process. Knows no JAX.
+
+It keeps one standby, a rank process that has imported everything but touched no device. A standby serves one attempt
+and is never used again; the next one is started when the attempt runs, not while it starts.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from launcher.attempt import HostFacts, RankTask
+from launcher.code_copy import unpack
+from launcher.environment import flags_that_matter, rank_environment, versions
+from launcher.host_attempt import HostAttempt
+from launcher.process_watch import end_with_parent
+from launcher.rank_process import Message, RankProcess, keep
+
+PROBE_TIMEOUT_S = 90.0
+
+
+class Agent:
+    """Runs on its host as an async Ray actor.
+
+    Args:
+        host: this host's name.
+        folder: ours on this host's disk.
+        address: this host's address, for rank 0's coordination service.
+        accelerator, devices_per_host, cluster_env: as in the cluster file.
+        code_digest: of the code that a standby runs until a job brings another.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        folder: str,
+        address: str,
+        accelerator: str,
+        devices_per_host: int,
+        cluster_env: dict[str, str],
+        code_digest: str,
+    ):
+        self.host = host
+        self.folder = Path(folder)
+        self.address = address
+        self.accelerator = accelerator
+        self.devices_per_host = devices_per_host
+        self.cluster_env = cluster_env
+        self.code_digest = code_digest
+        self.standby: RankProcess | None = None
+        self.standby_code = ""
+        self.attempts: dict[str, HostAttempt] = {}
+        for name in ("home", "tmp", "work", "code", "files", "ranks", "attempts"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
+
+    # -- what is on this host
+
+    async def has(self, digests: list[str]) -> list[str]:
+        """Which of these digests are already here, as code or as files."""
+        return [
+            digest for digest in digests if self._code(digest).exists() or (self.folder / "files" / digest).exists()
+        ]
+
+    async def put_code(self, digest: str, archive: bytes) -> None:
+        """Unpacks a copy of our packages; see `launcher.code_copy`."""
+        await asyncio.to_thread(unpack, archive, self._code(digest), digest)
+
+    async def put_file(self, digest: str, name: str, data: bytes) -> None:
+        """Stores an input file under its content's digest."""
+        await asyncio.to_thread(_store_file, self.folder / "files" / digest, name, data)
+
+    async def facts(self) -> HostFacts:
+        """Looks at this host, counting its devices in a short-lived process."""
+        environment = self._environment(self.code_digest)
+        probe = await self._probe(environment)
+        hostname = socket.gethostname()
+        return HostFacts(
+            host=self.host,
+            versions=versions(),
+            code_digest=self.code_digest,
+            flags=flags_that_matter(environment),
+            num_devices=probe["num_devices"],
+            device_kind=probe["device_kind"],
+            hostname=hostname,
+            resolves_to=_resolve(hostname),
+            clock=time.time(),
+        )
+
+    async def clock(self) -> float:
+        """Seconds since the epoch, by this host's clock."""
+        return time.time()
+
+    async def write_storage(self, storage: str, name: str, text: str) -> None:
+        """Writes a small file under `storage`, to be read on another host."""
+        from etils import epath
+
+        folder = epath.Path(storage)
+        await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+        await asyncio.to_thread((folder / name).write_text, text)
+
+    async def read_storage(self, storage: str, name: str, remove: bool) -> str:
+        """Reads what another host wrote under `storage`."""
+        from etils import epath
+
+        path = epath.Path(storage) / name
+        text: str = await asyncio.to_thread(path.read_text)
+        if remove:
+            await asyncio.to_thread(path.unlink)
+        return text
+
+    # -- standby
+
+    async def fill_standby(self) -> None:
+        """Starts a standby if there is none."""
+        if self.standby is not None and self.standby.running:
+            return
+        self.standby_code = self.code_digest
+        self.standby = await RankProcess.start(self._environment(self.code_digest), self.folder)
+
+    async def standby_state(self) -> str:
+        """`WARM`, `warming`, or `none`."""
+        if self.standby is None or not self.standby.running:
+            return "none"
+        return "WARM" if self.standby.warm else "warming"
+
+    async def _take_process(self, code_digest: str) -> RankProcess:
+        standby, self.standby = self.standby, None
+        if standby is not None and standby.running and self.standby_code == code_digest:
+            return standby
+        if standby is not None:
+            standby.kill()
+            keep(standby.wait())
+        return await RankProcess.start(self._environment(code_digest), self.folder)
+
+    # -- attempts
+
+    async def start(self, task: RankTask) -> int:
+        """Starts this host's rank of an attempt; returns its pid."""
+        self.code_digest = task.code_digest
+        process = await self._take_process(task.code_digest)
+        attempt = HostAttempt(task, process, self.folder / "attempts" / task.attempt_id)
+        self.attempts[task.attempt_id] = attempt
+        assignment = attempt.assignment(self.host, self.address, self.folder / "files")
+        await process.assign(assignment, attempt.hear, attempt.silence_s)
+        keep(attempt.follow())
+        return process.pid
+
+    async def coordinate(self, attempt_id: str, address: str) -> None:
+        """Tells the rank where rank 0's coordination service listens."""
+        await self.attempts[attempt_id].process.send({"type": "coordinator", "address": address})
+
+    async def events(self, attempt_id: str, after: int, wait_s: float) -> list[Message]:
+        """What the rank has said beyond the first `after` events; waits up to `wait_s` for the first of them."""
+        if attempt_id not in self.attempts:
+            return [{"type": "exit", "code": -1, "lost": "the agent of this host was ended and started again"}]
+        return await self.attempts[attempt_id].events_after(after, wait_s)
+
+    async def stop(self, attempt_id: str) -> None:
+        """Ends the rank and its children; returns when they are gone."""
+        attempt = self.attempts.get(attempt_id)
+        if attempt is not None:
+            attempt.process.kill()
+            await attempt.ended.wait()
+
+    async def collect(self, attempt_id: str) -> dict[str, int]:
+        """Files that the rank left: `{path relative to its output folder: bytes}`."""
+        folder = self.attempts[attempt_id].output
+        return {
+            path.relative_to(folder).as_posix(): path.stat().st_size
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
+        }
+
+    async def read(self, attempt_id: str, path: str, offset: int, length: int) -> bytes:
+        """A piece of a file that `collect` named."""
+        return await asyncio.to_thread(_read_piece, self.attempts[attempt_id].output / path, offset, length)
+
+    async def forget(self, attempt_id: str) -> None:
+        """Removes what an attempt left on this host."""
+        attempt = self.attempts.pop(attempt_id, None)
+        if attempt is not None:
+            await asyncio.to_thread(shutil.rmtree, attempt.folder, ignore_errors=True)
+
+    # -- inside
+
+    def _code(self, digest: str) -> Path:
+        return self.folder / "code" / digest
+
+    def _environment(self, code_digest: str) -> dict[str, str]:
+        return rank_environment(
+            host_folder=self.folder,
+            code=self._code(code_digest),
+            accelerator=self.accelerator,
+            devices_per_host=self.devices_per_host,
+            cluster_env=self.cluster_env,
+        )
+
+    async def _probe(self, environment: dict[str, str]) -> dict[str, Any]:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "launcher.rank.probe",
+            env=environment,
+            cwd=self.folder / "work",
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            output, errors = await asyncio.wait_for(process.communicate(), PROBE_TIMEOUT_S)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+            return {"num_devices": -1, "device_kind": f"the device probe did not answer within {PROBE_TIMEOUT_S:g} s"}
+        if process.returncode:
+            lines = errors.decode(errors="replace").strip().splitlines() or ["no message"]
+            return {"num_devices": -1, "device_kind": f"the device probe failed: {lines[-1]}"}
+        found: dict[str, Any] = json.loads(output.decode().strip().splitlines()[-1])
+        return found
+
+
+def _store_file(folder: Path, name: str, data: bytes) -> None:
+    if folder.exists():
+        return
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}")
+    partial.mkdir()
+    (partial / name).write_bytes(data)
+    partial.rename(folder)
+
+
+def _read_piece(path: Path, offset: int, length: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(length)
+
+
+def _resolve(hostname: str) -> str:
+    try:
+        return socket.gethostbyname(hostname)
+    except OSError:
+        return "-"

@@ -1,0 +1,64 @@
+"""What an agent needs to know to run one rank of one attempt of a job, and what it answers."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RankTask:
+    """One rank of one attempt.
+
+    Attributes:
+        attempt_id: unique for ever; an old and a new incarnation never meet under it.
+        job: name of the job.
+        rank: this host's place in the order of hosts.
+        num_ranks: how many hosts take part.
+        workload: as registered.
+        settings: `{parameter: text}` as the user gave them, file parameters among them.
+        files: `{parameter: (sha256, file name)}`: which shipped file each file parameter means.
+        seed, checkpoint_every, check_every: as in `JobSpec`.
+        jax_config: `{option: value}` set before anything else.
+        code_digest: which copy of our packages to run.
+        storage: folder or URL of this job's checkpoints.
+    """
+
+    attempt_id: str
+    job: str
+    rank: int
+    num_ranks: int
+    workload: str
+    settings: Mapping[str, str]
+    files: Mapping[str, tuple[str, str]]
+    seed: int
+    checkpoint_every: int
+    check_every: int
+    jax_config: Mapping[str, Any]
+    code_digest: str
+    storage: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HostFacts:
+    """What one host is made of, as its agent found it: a row of the parity table.
+
+    Attributes:
+        host: its name.
+        versions: installed packages, see `launcher.environment.versions`.
+        code_digest: of the copy of our packages there.
+        flags: XLA_FLAGS and JAX_* as a rank will see them.
+        num_devices: as JAX counts them there; -1 if the probe failed.
+        device_kind: as JAX names them; the probe's error text if it failed.
+        hostname: and `resolves_to`, the address that it resolves to there.
+        clock: seconds since the epoch, asked of all hosts at the same moment.
+    """
+
+    host: str
+    versions: Mapping[str, str]
+    code_digest: str
+    flags: Mapping[str, str]
+    num_devices: int
+    device_kind: str
+    hostname: str
+    resolves_to: str
+    clock: float

@@ -1,0 +1,66 @@
+"""Bytes by their content's digest, on the head: code archives and input files, each stored and shipped once."""
+
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from launcher.errors import FailureError
+
+
+class BlobStore:
+    """A folder of blobs.
+
+    Args:
+        folder: made if it is not there.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def missing(self, digests: Iterable[str]) -> list[str]:
+        return [digest for digest in digests if not (self.folder / digest).exists()]
+
+    def put(self, digest: str, data: bytes, *, is_file: bool) -> None:
+        """Stores a blob; an input file's digest is that of its bytes and is checked, an archive's on unpacking.
+
+        Raises:
+            FailureError: what arrived is not what was announced.
+        """
+        found = hashlib.sha256(data).hexdigest()
+        if is_file and found != digest:
+            raise FailureError(f"an input file arrived with sha256 {found}, expected {digest}: submit again")
+        partial = self.folder / f".{digest}.{os.getpid()}"
+        partial.write_bytes(data)
+        partial.replace(self.folder / digest)
+
+    def get(self, digest: str) -> bytes:
+        return (self.folder / digest).read_bytes()
+
+
+async def ship(store: BlobStore, agents: Sequence[Any], code_digest: str, files: Sequence[tuple[str, str]]) -> None:
+    """Brings code and files to every host that does not have them.
+
+    Args:
+        store: where the bytes are.
+        agents: Ray handles.
+        code_digest: of our packages.
+        files: `(sha256, file name)` of each input file.
+    """
+    names = dict(files)
+    wanted = [code_digest, *names]
+    held = [await agent.has.remote(wanted) for agent in agents]
+    for digest in wanted:
+        lacking = [agent for agent, has in zip(agents, held, strict=True) if digest not in has]
+        if not lacking:
+            continue
+        data = ray.put(store.get(digest))  # once into the object store; each host fetches it from there
+        for agent in lacking:
+            if digest == code_digest:
+                await agent.put_code.remote(digest, data)
+            else:
+                await agent.put_file.remote(digest, names[digest], data)

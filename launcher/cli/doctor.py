@@ -1,0 +1,115 @@
+"""`doctor`: what is wrong with this machine or with a cluster, in words."""
+
+import os
+import platform
+import sys
+from typing import Any
+
+import click
+
+from cluster.processes import marked_processes
+from cluster.record import Cluster, cluster_names, home
+from launcher.attempt import HostFacts
+from launcher.cli.console import next_commands, show_json
+from launcher.cli.parity_table import parity_table
+from launcher.cli.status import cluster_status
+from launcher.environment import versions
+from launcher.errors import FailureError, UserError
+from launcher.parity import compare
+from launcher.protocol import Connection
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--json", "as_json", is_flag=True)
+def doctor(name: str | None, as_json: bool) -> None:
+    """Check this machine, and every cluster (or cluster NAME) with its hosts."""
+    if name is not None and name not in cluster_names():
+        raise UserError(f"no cluster {name!r} (known: {', '.join(cluster_names()) or 'there is none'})")
+    report = {
+        "machine": machine_checks(),
+        "clusters": [examine(found) for found in ([name] if name else cluster_names())],
+    }
+    problems = [check["problem"] for check in report["machine"] if check["problem"]]
+    problems += [problem for cluster in report["clusters"] for problem in cluster["problems"]]
+    if as_json:
+        show_json(report)
+    else:
+        _print(report, problems)
+    sys.exit(1 if problems else 0)
+
+
+def machine_checks() -> list[dict[str, str]]:
+    """What this machine has, each with a problem or the empty string."""
+    found = versions()
+    missing = [package for package, version in found.items() if version == "-"]
+    return [
+        _check(
+            "python", platform.python_version(), "" if sys.version_info[:2] >= (3, 11) else "3.11 or newer is needed"
+        ),
+        _check(
+            "packages",
+            ", ".join(f"{package} {version}" for package, version in found.items() if package != "python"),
+            f"not installed: {', '.join(missing)}" if missing else "",
+        ),
+        _check("cores", f"{os.cpu_count()}", ""),
+        _check("shared memory", *_shared_memory()),
+        _check("state folder", str(home()), _writable()),
+        _check("stacks of hung ranks", "py-spy is not part of this version", ""),
+    ]
+
+
+def examine(name: str) -> dict[str, Any]:
+    """A cluster's state, host facts and problems."""
+    status = cluster_status(name)
+    report: dict[str, Any] = {"name": name, "state": status["state"], "facts": [], "problems": []}
+    cluster = Cluster.load(name)
+    if cluster is None or status["state"] == "DEAD":
+        left = len(marked_processes(cluster.cluster_id)) if cluster else 0
+        report["problems"].append(
+            f"cluster {name} is {status['state']}, {left} process(es) left: `spmd-launch down {name}`"
+        )
+        return report
+    try:
+        with Connection(cluster.socket) as connection:
+            facts = [HostFacts(**fact) for fact in connection.ask({"op": "facts"})["facts"]]
+    except FailureError as error:
+        report["problems"].append(f"cluster {name}: {error}")
+        return report
+    differences = compare(facts, cluster.spec.devices_per_host)
+    report["facts"] = [vars(fact) for fact in facts]
+    report["table"] = parity_table(facts, differences)
+    report["problems"] += [str(difference) for difference in differences if difference.matters]
+    return report
+
+
+def _print(report: dict[str, Any], problems: list[str]) -> None:
+    click.echo("this machine")
+    for check in report["machine"]:
+        click.echo(f"{'! ' if check['problem'] else '  '}{check['what']}: {check['found']} {check['problem']}".rstrip())
+    for cluster in report["clusters"]:
+        click.echo(f"\ncluster {cluster['name']}: {cluster['state']}")
+        if "table" in cluster:
+            click.echo(cluster["table"])
+    click.echo("\n" + ("\n".join(f"! {problem}" for problem in problems) if problems else "no problem found"))
+    next_commands("spmd-launch up FILE" if not report["clusters"] else "spmd-launch status", "spmd-launch workloads")
+
+
+def _check(what: str, found: str, problem: str) -> dict[str, str]:
+    return {"what": what, "found": found, "problem": problem}
+
+
+def _shared_memory() -> tuple[str, str]:
+    if not os.path.isdir("/dev/shm"):
+        return "no /dev/shm here", ""
+    stat = os.statvfs("/dev/shm")
+    free = stat.f_bavail * stat.f_frsize
+    return f"{free / 1e9:.1f} GB free", "" if free > 1e9 else "less than 1 GB is free: hosts may not start"
+
+
+def _writable() -> str:
+    try:
+        home().mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return f"cannot be made: {error}"
+    return "" if os.access(home(), os.W_OK) else "is not writable"

@@ -1,0 +1,93 @@
+"""One live line for a job: phase, step, rate, time left, key metric. On a dumb terminal, plain lines."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from launcher.cli.console import is_terminal, seconds
+from launcher.protocol import Connection
+
+PLAIN_PERIOD_S = 5.0
+RATE_WINDOW_S = 10.0
+
+Snapshot = dict[str, Any]
+
+
+def follow(socket: Path, job: str) -> Snapshot:
+    """Shows the job until it ends; returns its last snapshot."""
+    with Connection(socket, timeout_s=None) as connection:
+        first = connection.ask({"op": "watch", "name": job})
+        return _show(job, _chain(first, connection.lines()))
+
+
+def _chain(first: Snapshot, rest: Iterator[Snapshot]) -> Iterator[Snapshot]:
+    yield first
+    yield from rest
+
+
+def _show(job: str, snapshots: Iterator[Snapshot]) -> Snapshot:
+    line = LiveLine(job)
+    if not is_terminal():
+        return _show_plain(line, snapshots)
+    from rich.live import Live
+    from rich.text import Text
+
+    last: Snapshot = {}
+    with Live(refresh_per_second=10, transient=True) as live:
+        for last in snapshots:
+            live.update(Text(line.render(last), no_wrap=True, overflow="ellipsis"))
+    click.echo(line.render(last))
+    return last
+
+
+def _show_plain(line: "LiveLine", snapshots: Iterator[Snapshot]) -> Snapshot:
+    shown, shown_at = "", -PLAIN_PERIOD_S
+    last: Snapshot = {}
+    for last in snapshots:
+        text = line.render(last)
+        news = text.split("  ")[1] != shown or time.monotonic() - shown_at > PLAIN_PERIOD_S
+        if news:
+            shown, shown_at = text.split("  ")[1], time.monotonic()
+            click.echo(text)
+    return last
+
+
+class LiveLine:
+    """Turns snapshots into one line; remembers enough of them to know the rate."""
+
+    def __init__(self, job: str):
+        self.job = job
+        self._seen: list[tuple[float, int]] = []
+
+    def render(self, snapshot: Snapshot) -> str:
+        state = snapshot["state"]
+        parts = [self.job, state.ljust(9)]
+        if state == "QUEUED":
+            held = ", ".join(f"{host} by {job}" for host, job in snapshot.get("waits_for", {}).items())
+            parts.append(f"waits for hosts ({held})" if held else "waits for hosts")
+        elif state in ("STARTING", "RUNNING", "RECOVERING"):
+            parts += self._progress(snapshot["ranks"])
+        else:
+            parts.append(seconds(snapshot["seconds"]))
+        return "  ".join(parts)
+
+    def _progress(self, ranks: list[dict[str, Any]]) -> list[str]:
+        if not ranks:
+            return ["shipping code and files"]
+        slowest = min(ranks, key=lambda rank: rank["step"])
+        phase, step, total = slowest["phase"], slowest["step"], slowest["total"]
+        if not total:
+            return [phase]
+        now = time.monotonic()
+        self._seen = [(at, done) for at, done in self._seen if now - at < RATE_WINDOW_S and done <= step]
+        self._seen.append((now, step))
+        parts = [f"{step}/{total}"]
+        (start, done), _ = self._seen[0], self._seen[-1]
+        if step > done and now > start:
+            rate = (step - done) / (now - start)
+            parts += [f"{rate:.3g}/s", f"ETA {seconds((total - step) / rate)}"]
+        parts += [f"{name} {value:.4g}" for name, value in list(ranks[0]["metrics"].items())[:1]]
+        return parts if phase == "run" else [*parts, phase]

@@ -1,0 +1,55 @@
+"""`logs`: what the ranks of a job wrote to standard output and error."""
+
+import re
+import time
+
+import click
+
+from launcher.cli.console import say
+from launcher.cli.results import find_job
+from launcher.errors import UserError
+from launcher.job_folder import JobFolder
+
+PERIOD_S = 0.2
+
+
+@click.command()
+@click.argument("job")
+@click.option("--rank", type=click.IntRange(0), metavar="K", help="Of this rank alone.")
+@click.option("--attempt", type=click.IntRange(1), metavar="N", help="Of this attempt; by default the last.")
+@click.option("--follow", "-f", is_flag=True, help="Go on until the job ends.")
+def logs(job: str, rank: int | None, attempt: int | None, follow: bool) -> None:
+    """Print the logs of JOB, each line with its rank."""
+    folder = find_job(job)
+    shown: dict[str, int] = {}
+    while True:
+        ended = folder.state().ended
+        _show_new(folder, rank, attempt or folder.job().get("attempt", 1), shown)
+        if not follow or ended:
+            break
+        time.sleep(PERIOD_S)
+    if rank is not None and not shown and folder.state().ended:
+        ranks = sorted({_parts(path.name)[1] for path in folder.files("logs")})
+        raise UserError(f"job {job!r} has no log of rank {rank} (there are logs of ranks {ranks})")
+    if not shown:
+        say(f"job {job} is {folder.state()} and has written nothing" + ("" if folder.state().ended else " yet"))
+
+
+def _show_new(folder: JobFolder, rank: int | None, attempt: int, shown: dict[str, int]) -> None:
+    for path in folder.files("logs"):
+        of_attempt, of_rank = _parts(path.name)
+        if of_attempt != attempt or (rank is not None and of_rank != rank):
+            continue
+        with path.open("rb") as file:
+            file.seek(shown.get(path.name, 0))
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1] or (data if folder.state().ended else b"")
+        shown[path.name] = shown.get(path.name, 0) + len(whole)
+        for line in whole.decode(errors="replace").splitlines():
+            click.echo(f"[{of_rank}] {line}")
+
+
+def _parts(name: str) -> tuple[int, int]:
+    match = re.fullmatch(r"attempt-(\d+)\.rank-(\d+)\.log", name)
+    assert match, name
+    return int(match[1]), int(match[2])

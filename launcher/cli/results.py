@@ -1,0 +1,95 @@
+"""`results`: what a job found, read from its folder, with or without its cluster."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import click
+
+from launcher.cli.console import next_commands, number_of_bytes, show_json, table
+from launcher.errors import UserError
+from launcher.job_folder import JobFolder, all_jobs, jobs_folder
+from launcher.outputs import read_summary
+
+
+def find_job(name: str) -> JobFolder:
+    """The folder of a job.
+
+    Raises:
+        UserError: there is none of that name.
+    """
+    folder = JobFolder(jobs_folder() / name)
+    if "/" in name or not (folder.path / "job.json").exists():
+        known = ", ".join(job.name for job in all_jobs()[-8:]) or "there is none"
+        raise UserError(f"no job {name!r} (known: {known})")
+    return folder
+
+
+@click.command()
+@click.argument("job")
+@click.option("--output", type=click.Path(path_type=Path, file_okay=False), help="Copy results and plots there.")
+@click.option("--json", "as_json", is_flag=True)
+def results(job: str, output: Path | None, as_json: bool) -> None:
+    """Show the metrics, integrity verdict, diagnostics and files of JOB."""
+    folder = find_job(job)
+    if output is not None:
+        for part in ("results", "plots"):
+            shutil.copytree(folder.path / part, output / part, dirs_exist_ok=True)
+    show_results(folder, as_json=as_json)
+    if not as_json:
+        if output is not None:
+            click.echo(f"\ncopied to {output}")
+        next_commands(f"spmd-launch logs {job}", f"spmd-launch results {job} --json", "spmd-launch jobs")
+
+
+def show_results(folder: JobFolder, *, as_json: bool) -> None:
+    """Prints everything that a job left."""
+    job = folder.job()
+    summary = read_summary(folder.path)
+    if as_json:
+        show_json(_as_json(folder, job, summary))
+        return
+    click.echo(f"job {job['name']}: {job['state']}" + (f": {job['message']}" if job.get("message") else ""))
+    if summary is None:
+        if job["state"] == "SUCCEEDED":
+            click.echo("it left no summary")
+        return
+    rows = [[name, f"{value:.6g}"] for name, value in summary["metrics"].items()]
+    click.echo(table(["metric", "value"], rows))
+    click.echo(f"  integrity      {_integrity(summary['integrity'])}")
+    click.echo(f"  result_digest  {summary['result_digest']}")
+    for warning in summary["diagnostics"].get("warnings", []):
+        click.echo(f"! {warning}")
+    for part in ("results", "plots"):
+        files = folder.files(part)
+        if files:
+            click.echo(f"  {part} in {folder.path / part}")
+            click.echo("    " + ", ".join(f"{path.name} ({number_of_bytes(path.stat().st_size)})" for path in files))
+
+
+def _integrity(verdict: dict[str, Any]) -> str:
+    compared = number_of_bytes(verdict["bytes_checked"])
+    single = number_of_bytes(verdict["bytes_single_copy"])
+    return f"{verdict['status']}: {compared} compared in {verdict['num_checks']} check(s); {single} have no second copy"
+
+
+def _as_json(folder: JobFolder, job: dict[str, Any], summary: dict[str, Any] | None) -> dict[str, Any]:
+    return {
+        "name": job["name"],
+        "state": job["state"],
+        "message": job.get("message", ""),
+        "workload": job["spec"]["workload"],
+        "config": job["spec"]["config"],
+        "seed": job["spec"]["seed"],
+        **({key: summary[key] for key in ("metrics", "result_digest", "integrity", "diagnostics")} if summary else {}),
+        "verdicts": _events(folder, "verdict"),
+        "checkpoints": [event for event in _events(folder, "checkpoint") if event["rank"] == 0],
+        "folder": str(folder.path),
+        "results": [str(path) for path in folder.files("results")],
+        "plots": [str(path) for path in folder.files("plots")],
+        "logs": [str(path) for path in folder.files("logs")],
+    }  # fmt: skip
+
+
+def _events(folder: JobFolder, kind: str) -> list[dict[str, Any]]:
+    return [event for event in folder.lines("events.jsonl") if event["type"] == kind]

@@ -1,0 +1,123 @@
+"""`status`: clusters, hosts and jobs, now or again and again."""
+
+import time
+from typing import Any
+
+import click
+
+from cluster.record import Cluster, cluster_names
+from launcher.cli.console import is_terminal, next_commands, show_json, table
+from launcher.cli.results import find_job
+from launcher.errors import FailureError, UserError
+from launcher.job_folder import JobFolder, all_jobs
+from launcher.protocol import Connection
+
+PERIOD_S = 1.0
+
+
+@click.command()
+@click.argument("name", required=False, metavar="[NAME|JOB]")
+@click.option("--watch", is_flag=True, help="Show it again every second, until the job ends or Ctrl-C.")
+@click.option("--json", "as_json", is_flag=True)
+def status(name: str | None, watch: bool, as_json: bool) -> None:
+    """Show all clusters, or one cluster NAME, or one JOB."""
+    while True:
+        ended = _show(name, as_json)
+        if not watch or ended:
+            return
+        time.sleep(PERIOD_S)
+        if is_terminal() and not as_json:
+            click.clear()
+
+
+def _show(name: str | None, as_json: bool) -> bool:
+    """Shows it once; returns whether there is nothing more to see."""
+    if name is not None and name not in cluster_names():
+        return _show_job(name, as_json)
+    clusters = [cluster_status(found) for found in ([name] if name else cluster_names())]
+    if as_json:
+        show_json(clusters if name is None else clusters[0])
+        return False
+    if not clusters:
+        click.echo("no cluster is up")
+        next_commands("spmd-launch up FILE", "spmd-launch jobs")
+    for cluster in clusters:
+        _print_cluster(cluster)
+    return not clusters
+
+
+def cluster_status(name: str) -> dict[str, Any]:
+    """State of a cluster: `READY`, `WARM`, `LOST HOSTS`, `DEAD` or `INCOMPLETE`, with its hosts and jobs."""
+    cluster = Cluster.load(name)
+    if cluster is None:
+        return {"name": name, "state": "INCOMPLETE", "hosts": [], "jobs": [], "queue": []}
+    if not cluster.alive():
+        return {"name": name, "state": "DEAD", "hosts": [], "jobs": [], "queue": []}
+    try:
+        with Connection(cluster.socket) as connection:
+            answer = connection.ask({"op": "status"})
+    except FailureError as error:
+        return {"name": name, "state": "DEAD", "message": str(error), "hosts": [], "jobs": [], "queue": []}
+    standbys = {host["standby"] for host in answer["hosts"]}
+    state = "LOST HOSTS" if "LOST" in standbys else "WARM" if standbys == {"WARM"} else "READY"
+    return {"state": state, "spec": cluster.spec.to_json(), "created": cluster.created, **answer}
+
+
+def _print_cluster(cluster: dict[str, Any]) -> None:
+    click.echo(f"cluster {cluster['name']}: {cluster['state']}")
+    if cluster["state"] in ("DEAD", "INCOMPLETE"):
+        click.echo(f"  nothing of it runs; `spmd-launch down {cluster['name']}` cleans up")
+        return
+    rows = [[host["name"], host["address"], host["standby"], host["job"] or "-"] for host in cluster["hosts"]]
+    click.echo(table(["host", "address", "standby", "job"], rows))
+    alive = [job for job in cluster["jobs"] if job["state"] in ("QUEUED", "STARTING", "RUNNING", "RECOVERING")]
+    for job in alive:
+        click.echo(f"  job {job['name']} {job['state']} {_steps(job)}")
+    watch = [f"spmd-launch status {job['name']} --watch" for job in alive[:1]]
+    next_commands(*watch, "spmd-launch jobs", f"spmd-launch down {cluster['name']}")
+
+
+def _show_job(name: str, as_json: bool) -> bool:
+    try:
+        folder = find_job(name)
+    except UserError as error:
+        known = ", ".join([*cluster_names(), *(job.name for job in all_jobs())][:12]) or "there is none"
+        raise UserError(f"no cluster or job {name!r} (known: {known})") from error
+    job = job_status(folder)
+    if as_json:
+        show_json(job)
+    else:
+        click.echo(f"job {job['name']}: {job['state']}, attempt {job['attempt']}, {job['workload']}")
+        if job["message"]:
+            click.echo(f"  {job['message']}")
+        rows = [
+            [f"{r['rank']}", r["host"], f"{r['pid']}", r["phase"], f"{r['step']}/{r['total']}"] for r in job["ranks"]
+        ]
+        if rows:
+            click.echo(table(["rank", "host", "pid", "phase", "step"], rows))
+    return job["state"] in ("SUCCEEDED", "FAILED", "CANCELLED")
+
+
+def job_status(folder: JobFolder) -> dict[str, Any]:
+    """State, attempt and ranks of a job: live from its supervisor, or as its record says."""
+    keys = ("name", "workload", "state", "attempt", "message", "hosts", "seconds", "ranks")
+    job = folder.job()
+    recorded = {key: job.get(key) for key in keys} | {"workload": job["spec"]["workload"]}
+    recorded = {
+        **recorded,
+        "ranks": recorded["ranks"] or [],
+        "attempt": recorded["attempt"] or 0,
+        "message": recorded["message"] or "",
+    }
+    cluster = Cluster.load(job["cluster"])
+    if folder.state().ended or cluster is None or not cluster.alive():
+        return recorded
+    try:
+        with Connection(cluster.socket) as connection:
+            return connection.ask({"op": "job", "name": folder.name})
+    except (FailureError, UserError) as error:
+        return recorded | {"message": f"its last known state; {error}"}
+
+
+def _steps(job: dict[str, Any]) -> str:
+    return ", ".join(f"rank {rank['rank']} {rank['phase']} {rank['step']}/{rank['total']}" for rank in job["ranks"])

@@ -1,0 +1,88 @@
+"""`submit`: queue a workload, and watch it unless told not to."""
+
+import sys
+
+import click
+
+from launcher.cli.console import next_commands, show_json
+from launcher.errors import UserError
+
+
+@click.command()
+@click.argument("workload")
+@click.option("--cluster", help="Which cluster; may be left out if one is up.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A parameter; see `workloads NAME`.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of all random numbers.")
+@click.option("--name", help="The job's name; by default WORKLOAD-N.")
+@click.option("--num-hosts", type=int, help="How many hosts; by default all.")
+@click.option("--checkpoint-every", type=click.IntRange(0), default=0, metavar="N", help="Steps between checkpoints.")
+@click.option("--check-every", type=click.IntRange(0), default=0, metavar="N", help="Steps between replica checks.")
+@click.option("--detach", is_flag=True, help="Do not wait for the job.")
+@click.option("--no-wait", is_flag=True, help="Refuse instead of queueing if hosts are not free.")
+@click.option("--json", "as_json", is_flag=True, help="Print the job's end as JSON.")
+def submit(
+    workload: str, cluster: str | None, settings: tuple[str, ...], seed: int, name: str | None, num_hosts: int | None,
+    checkpoint_every: int, check_every: int, detach: bool, no_wait: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Run WORKLOAD on all hosts of a cluster."""
+    from launcher.submission import Request, describe, prepare, send
+
+    prepared = prepare(
+        Request(
+            workload=workload,
+            settings=_settings(settings),
+            cluster=cluster,
+            seed=seed,
+            name=name,
+            num_hosts=num_hosts,
+            checkpoint_every=checkpoint_every,
+            check_every=check_every,
+        )
+    )
+    answer = send(prepared, wait=not no_wait)
+    job = answer["name"]
+    if not as_json:
+        click.echo(f"job {job}: {workload} ({describe(prepared.spec)}) on {prepared.cluster.name}", err=True)
+    if detach:
+        if as_json:
+            show_json(answer)
+        else:
+            click.echo(f"{job} {answer['state']}")
+            _next_for_running(job)
+        return
+    sys.exit(watch_to_end(prepared.cluster.socket, job, as_json))
+
+
+def watch_to_end(socket: object, job: str, as_json: bool) -> int:
+    """Follows a job; returns the exit code of the command."""
+    from launcher.cli.live import follow
+    from launcher.cli.results import show_results
+    from launcher.job_folder import JobFolder, jobs_folder
+
+    try:
+        final = follow(socket, job)  # type: ignore[arg-type]
+    except KeyboardInterrupt:
+        click.echo(f"\ndetached: job {job} goes on")
+        _next_for_running(job)
+        return 130
+    folder = JobFolder(jobs_folder() / job)
+    show_results(folder, as_json=as_json)
+    if not as_json:
+        next_commands(f"spmd-launch results {job} --output DIR", f"spmd-launch logs {job}", "spmd-launch jobs")
+    return 0 if final["state"] == "SUCCEEDED" else 1
+
+
+def _next_for_running(job: str) -> None:
+    next_commands(f"spmd-launch status {job} --watch", f"spmd-launch logs {job} --follow", f"spmd-launch cancel {job}")
+
+
+def _settings(pairs: tuple[str, ...]) -> dict[str, str]:
+    settings: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise UserError(f"--set {pair!r}: is not KEY=VALUE")
+        if key in settings:
+            raise UserError(f"--set {key}: given twice, as {settings[key]!r} and {value!r}")
+        settings[key] = value
+    return settings

@@ -1,0 +1,40 @@
+"""`workloads`: what can be submitted, with every parameter."""
+
+import textwrap
+
+import click
+
+from launcher.cli.console import next_commands, show_json, table
+from launcher.errors import UserError
+from workloads.errors import ConfigError
+from workloads.params import describe
+from workloads.registry import WORKLOADS, find
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--json", "as_json", is_flag=True)
+def workloads(name: str | None, as_json: bool) -> None:
+    """List the workloads, or every parameter of one: type, default, meaning."""
+    if name is None:
+        if as_json:
+            show_json([{"name": spec.name, "summary": spec.summary} for spec in WORKLOADS.values()])
+            return
+        click.echo(table(["workload", ""], [[spec.name, spec.summary] for spec in WORKLOADS.values()]))
+        next_commands(*(f"spmd-launch workloads {spec.name}" for spec in WORKLOADS.values()))
+        return
+    try:
+        spec = find(name)
+    except ConfigError as error:
+        raise UserError(str(error)) from error
+    params = describe(spec.config_class())
+    if as_json:
+        show_json([vars(param) if hasattr(param, "__dict__") else param for param in params])
+        return
+    click.echo(f"{spec.name}: {spec.summary}\n")
+    for param in params:
+        allowed = f", one of {' | '.join(param.choices)}" if param.choices else ""
+        kind = "file" if param.is_file else param.type
+        click.echo(f"  {param.name} = {param.default}  ({kind}{allowed})")
+        click.echo(textwrap.fill(param.help, 78, initial_indent="      ", subsequent_indent="      "))
+    next_commands(f"spmd-launch submit {spec.name}" + (f" --set {params[0].name}={params[0].default}"))

@@ -1,0 +1,87 @@
+"""The copy of our packages that a job runs: digested, packed, and unpacked on each host once per digest."""
+
+import dataclasses
+import hashlib
+import io
+import os
+import shutil
+import zipfile
+from pathlib import Path
+
+PACKAGES = ("launcher", "cluster", "workloads")
+EXTRA_FILES = ("requirements.lock",)
+_LEFT_OUT = {"__pycache__", ".mypy_cache", ".ruff_cache"}
+
+
+@dataclasses.dataclass(frozen=True)
+class CodeFile:
+    """One file: path relative to the root (POSIX), whether it is executable, content."""
+
+    path: str
+    executable: bool
+    data: bytes
+
+
+def source_root() -> Path:
+    """The folder that holds our packages: a checkout, or site-packages."""
+    return Path(__file__).resolve().parent.parent
+
+
+def read_code(root: Path) -> list[CodeFile]:
+    """All files of our packages below `root`, sorted by path, caches left out."""
+    files = []
+    for package in PACKAGES:
+        for path in (root / package).rglob("*"):
+            if path.is_file() and not _LEFT_OUT.intersection(path.parts) and path.suffix != ".pyc":
+                files.append(_read(root, path))
+    files += [_read(root, root / name) for name in EXTRA_FILES if (root / name).is_file()]
+    return sorted(files, key=lambda file: file.path)
+
+
+def digest_code(files: list[CodeFile]) -> str:
+    """sha256 over relative paths, modes and bytes, in the order of the paths."""
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.path}\0{int(file.executable)}\0{len(file.data)}\0".encode())
+        digest.update(file.data)
+    return digest.hexdigest()
+
+
+def pack(files: list[CodeFile]) -> bytes:
+    """A zip archive of the files."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for file in files:
+            info = zipfile.ZipInfo(file.path)
+            info.external_attr = (0o755 if file.executable else 0o644) << 16
+            info.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(info, file.data)
+    return buffer.getvalue()
+
+
+def unpack(archive: bytes, folder: Path, expected_digest: str) -> None:
+    """Writes the files into `folder`, which appears complete or not at all.
+
+    Raises:
+        ValueError: the digest of what arrived is not the expected one.
+    """
+    if folder.exists():
+        return
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}")
+    shutil.rmtree(partial, ignore_errors=True)
+    with zipfile.ZipFile(io.BytesIO(archive)) as source:
+        for info in source.infolist():
+            path = Path(source.extract(info, partial))
+            path.chmod(info.external_attr >> 16)
+    found = digest_code(read_code(partial))
+    if found != expected_digest:
+        shutil.rmtree(partial)
+        raise ValueError(f"the code that arrived has digest {found}, expected {expected_digest}")
+    try:
+        partial.rename(folder)
+    except OSError:  # another process was first with the same content
+        shutil.rmtree(partial)
+
+
+def _read(root: Path, path: Path) -> CodeFile:
+    return CodeFile(path.relative_to(root).as_posix(), os.access(path, os.X_OK), path.read_bytes())

@@ -1,0 +1,72 @@
+"""What a host is made of: the versions installed there, and the variables that a rank process gets."""
+
+import importlib.metadata
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+
+from cluster.processes import MARKER
+from workloads.registry import WORKLOADS
+
+LEASE_S = 10.0
+NAMESPACE = "spmd-launch"  # of our actors in Ray
+PACKAGES_THAT_MATTER = ("jax", "jaxlib", "tfp-nightly", "flax", "optax", "orbax-checkpoint", "numpy", "ray")
+
+
+def versions() -> dict[str, str]:
+    """Python's version and those of the packages that decide what is computed; `-` where one is missing."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES_THAT_MATTER:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "-"
+    return found
+
+
+def preimports() -> str:
+    """Modules that a standby process imports ahead: where the workloads' `run` functions live."""
+    return " ".join(["jax", *(spec.run.partition(":")[0] for spec in WORKLOADS.values())])
+
+
+def rank_environment(
+    *,
+    host_folder: Path,
+    code: Path,
+    accelerator: str,
+    devices_per_host: int,
+    cluster_env: Mapping[str, str],
+) -> dict[str, str]:
+    """The variables of a rank process. What we own is always ours; of the rest the user's value stands.
+
+    Args:
+        host_folder: ours on this host's disk; home, temporary and working folders lie below it.
+        code: the copy of our packages that the rank imports.
+        accelerator: as in the cluster file.
+        devices_per_host: emulated devices, where the accelerator is `cpu`.
+        cluster_env: `env` of the cluster file.
+    """
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "SPMD_LAUNCH_"))}
+    environment = inherited | dict(cluster_env)
+    if accelerator == "cpu":
+        flags = environment.get("XLA_FLAGS", "")
+        environment["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={devices_per_host}".strip()
+        environment["JAX_PLATFORMS"] = "cpu"
+    return environment | {
+        "HOME": str(host_folder / "home"),
+        "TMPDIR": str(host_folder / "tmp"),
+        "PYTHONPATH": str(code),
+        "PYTHONHASHSEED": "0",  # iteration order of sets must not differ between hosts
+        "PYTHONUNBUFFERED": "1",
+        "MPLBACKEND": "Agg",
+        "SPMD_LAUNCH_LEASE_S": f"{LEASE_S:g}",
+        "SPMD_LAUNCH_PREIMPORT": preimports(),
+        MARKER: os.environ.get(MARKER, ""),
+    }
+
+
+def flags_that_matter(environment: Mapping[str, str]) -> dict[str, str]:
+    """XLA_FLAGS, LIBTPU_INIT_ARGS and every JAX_* variable: what changes a program without changing its code."""
+    names = [name for name in environment if name.startswith("JAX_") or name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")]
+    return {name: environment[name] for name in sorted(names)}

@@ -1,0 +1,13 @@
+"""The two kinds of error that reach a person: a mistake to correct (exit code 2), and a failure (exit code 1)."""
+
+
+class UserError(Exception):
+    """A mistake in a command, a file or a value; nothing has been started. One line, with what to do."""
+
+    exit_code = 2
+
+
+class FailureError(Exception):
+    """Something that should have worked did not. Says what, on which host and rank, and what to do."""
+
+    exit_code = 1

@@ -1,0 +1,64 @@
+"""One message that says what happened first: a pure function of how the ranks ended."""
+
+import signal
+from collections.abc import Sequence
+
+from launcher.job import RankEnd
+
+
+def first_cause(ends: Sequence[RankEnd]) -> str:
+    """The message of a failed attempt.
+
+    A lost host or a process ended by a signal comes before Python errors: when a peer dies, the survivors' collectives
+    raise, and may be heard first. Among equals the first to be known counts. Equal errors of several ranks are one
+    message with a list.
+
+    Args:
+        ends: every rank that ended badly, at least one.
+
+    Returns:
+        One sentence, then the traceback if there is one.
+    """
+    first = min(ends, key=lambda end: (_severity(end), end.order))
+    same = [end for end in ends if _kind(end) == _kind(first)]
+    where = _places(same)
+    during = f" during {first.phase!r}" if first.phase else ""
+    if first.lost is not None:
+        return f"{where} was lost{during}: {first.lost}"
+    if first.signal is not None:
+        name = signal.Signals(first.signal).name
+        return f"{where} was killed by signal {first.signal} ({name}){during}{_signal_hint(first.signal)}"
+    if first.error is not None:
+        error = first.error
+        return f"{where} raised {error['type']}: {error['message']}{during}\n\n{error['traceback'].rstrip()}"
+    return f"{where} ended with exit code {first.exit_code}{during}, without a Python exception; see its log"
+
+
+def _severity(end: RankEnd) -> int:
+    if end.lost is not None:
+        return 0
+    if end.signal is not None:
+        return 3 if end.signal == signal.SIGABRT else 1  # JAX aborts the survivors when it loses process 0
+    return 2 if end.error is not None else 4
+
+
+def _kind(end: RankEnd) -> tuple[object, ...]:
+    error = (end.error["type"], end.error["message"]) if end.error else None
+    return (end.lost, end.signal, error, end.exit_code)
+
+
+def _places(ends: Sequence[RankEnd]) -> str:
+    ranks = sorted((end.rank, end.host) for end in ends)
+    rank, host = ranks[0]
+    if len(ranks) == 1:
+        return f"rank {rank} on host {host}"
+    listed = ", ".join(f"{rank} on {host}" for rank, host in ranks)
+    return f"ranks {listed} each" if len(ranks) <= 8 else f"{len(ranks)} ranks (first: {rank} on {host}) each"
+
+
+def _signal_hint(number: int) -> str:
+    if number == signal.SIGKILL:
+        return ": by hand, or by the kernel when memory ran out (see the host's kernel log)"
+    if number == signal.SIGABRT:
+        return ": an assertion in C++, or JAX after it lost a peer; see its log"
+    return ""

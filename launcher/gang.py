@@ -1,0 +1,157 @@
+"""One attempt across all hosts: start every rank, pass on the coordinator's address, listen, stop all if one fails."""
+
+import asyncio
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ray.exceptions import RayActorError
+
+from launcher.attempt import RankTask
+from launcher.job import RankEnd
+from launcher.rank.exit_codes import EXIT_PORT_LOST
+from launcher.rank_process import Message
+
+GRACE_S = 0.3  # after the first bad end: time for equal errors of other ranks, and for the death behind an error
+POLL_S = 5.0
+STOP_TIMEOUT_S = 10.0
+
+
+@dataclasses.dataclass
+class RankStatus:
+    """What is known of one rank while it runs."""
+
+    rank: int
+    host: str
+    pid: int | None = None
+    phase: str = "start"
+    step: int = 0
+    total: int = 0
+    metrics: dict[str, float] = dataclasses.field(default_factory=dict)
+    result: Message | None = None
+    ended: bool = False
+
+
+class Gang:
+    """The ranks of one attempt.
+
+    Args:
+        hosts: names, in the order of ranks.
+        agents: Ray handles of those hosts' agents.
+        tasks: one a rank.
+        hear: receives `(rank, event)` for everything worth recording.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[str],
+        agents: Sequence[Any],
+        tasks: Sequence[RankTask],
+        hear: Callable[[int, Message], None],
+    ):
+        self.agents = agents
+        self.tasks = tasks
+        self.ranks = [RankStatus(rank, host) for rank, host in enumerate(hosts)]
+        self.bad_ends: list[RankEnd] = []
+        self.port_lost = False
+        self._hear = hear
+        self._errors: dict[int, dict[str, str]] = {}
+        self._failed = asyncio.Event()
+        self.joined = asyncio.Event()
+        self._num_joined = 0
+        self._stopping = False
+
+    @property
+    def succeeded(self) -> bool:
+        return not self.bad_ends and not self.port_lost and all(rank.result is not None for rank in self.ranks)
+
+    async def run(self) -> None:
+        """Runs the attempt to its end; afterwards no process of it is left on any host that can be reached."""
+        followers = [asyncio.ensure_future(self._follow(rank)) for rank in self.ranks]
+        everyone: asyncio.Future[Any] = asyncio.gather(*followers)
+        failure: asyncio.Future[Any] = asyncio.ensure_future(self._failed.wait())
+        try:
+            await asyncio.wait({everyone, failure}, return_when=asyncio.FIRST_COMPLETED)
+            if self._failed.is_set():
+                await asyncio.wait(followers, timeout=GRACE_S)
+        finally:
+            failure.cancel()
+            await self.stop()
+            for follower in followers:
+                follower.cancel()
+            await asyncio.gather(everyone, return_exceptions=True)
+
+    async def stop(self) -> None:
+        """Ends every rank, wherever it is; how they end from now on is our doing."""
+        self._stopping = True
+        running = [(rank, agent) for rank, agent in zip(self.ranks, self.agents, strict=True) if not rank.ended]
+        stops = [asyncio.ensure_future(_stop(agent, self.tasks[rank.rank].attempt_id)) for rank, agent in running]
+        if stops:
+            await asyncio.wait(stops, timeout=STOP_TIMEOUT_S)
+
+    async def _follow(self, rank: RankStatus) -> None:
+        agent, task = self.agents[rank.rank], self.tasks[rank.rank]
+        try:
+            rank.pid = await agent.start.remote(task)
+            heard = 0
+            while not rank.ended:
+                for event in await agent.events.remote(task.attempt_id, heard, POLL_S):
+                    heard += 1
+                    await self._handle(rank, event)
+        except RayActorError as error:
+            self._end_badly(rank, lost=f"its agent cannot be reached ({type(error).__name__})")
+            rank.ended = True
+
+    async def _handle(self, rank: RankStatus, event: Message) -> None:
+        kind = event["type"]
+        if kind == "coordinator":
+            others = zip(self.agents[1:], self.tasks[1:], strict=True)
+            await asyncio.gather(*(a.coordinate.remote(t.attempt_id, event["address"]) for a, t in others))
+        elif kind == "phase":
+            rank.phase = event["phase"]
+        elif kind == "report":
+            rank.step, rank.total, rank.metrics = event["step"], event["total"], event["metrics"]
+        elif kind == "joined":
+            self._num_joined += 1
+            if self._num_joined == len(self.ranks):
+                self.joined.set()
+        elif kind == "result":
+            rank.result = event
+            rank.phase = "done"
+        elif kind == "error":
+            # Not an end yet, but nothing good can follow: JAX would wait for its peers for minutes.
+            self._errors[rank.rank] = event["error"]
+            self._end_badly(rank, error=event["error"])
+        elif kind == "exit":
+            rank.ended = True
+            self._handle_exit(rank, event)
+        self._hear(rank.rank, event)
+
+    def _handle_exit(self, rank: RankStatus, event: Message) -> None:
+        code = event["code"]
+        if event.get("lost"):
+            self._end_badly(rank, lost=event["lost"])
+        elif code == EXIT_PORT_LOST:
+            self.port_lost = True
+            self._failed.set()
+        elif (code != 0 or rank.result is None) and rank.rank not in self._errors:
+            self._end_badly(rank, exit_code=None if code < 0 else code, signal=-code if code < 0 else None)
+
+    def _end_badly(self, rank: RankStatus, **how: Any) -> None:
+        if self._stopping:
+            return
+        phase = f"{rank.phase}, step {rank.step} of {rank.total}" if rank.total else rank.phase
+        self.bad_ends.append(RankEnd(rank=rank.rank, host=rank.host, phase=phase, order=len(self.bad_ends), **how))
+        self._failed.set()
+
+
+async def _stop(agent: Any, attempt_id: str) -> None:
+    with contextlib.suppress(RayActorError):  # nothing of it can be alive: a rank does not outlive its agent
+        await agent.stop.remote(attempt_id)
+
+
+def new_attempt_id(job: str, number: int) -> str:
+    """Unique for ever, readable in a process list."""
+    return f"{job}.{number}.{time.time_ns():x}"

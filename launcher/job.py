@@ -1,0 +1,125 @@
+"""What a job is: what was asked for, the states it passes through, and why it ended."""
+
+import dataclasses
+import enum
+import re
+from collections.abc import Mapping
+from typing import Any
+
+
+class JobState(enum.StrEnum):
+    """Where a job is in its life. The arrows are in `NEXT_STATES`; nothing else moves."""
+
+    QUEUED = "QUEUED"  # waits for hosts that other jobs hold
+    STARTING = "STARTING"  # holds its hosts; processes start and find each other
+    RUNNING = "RUNNING"  # every rank runs the workload
+    RECOVERING = "RECOVERING"  # an attempt has ended and the next one is being prepared
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def ended(self) -> bool:
+        return not NEXT_STATES[self]
+
+
+NEXT_STATES: Mapping[JobState, frozenset[JobState]] = {
+    JobState.QUEUED: frozenset({JobState.STARTING, JobState.CANCELLED, JobState.FAILED}),
+    JobState.STARTING: frozenset({JobState.RUNNING, JobState.RECOVERING, JobState.FAILED, JobState.CANCELLED}),
+    JobState.RUNNING: frozenset({JobState.RECOVERING, JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED}),
+    JobState.RECOVERING: frozenset({JobState.STARTING, JobState.FAILED, JobState.CANCELLED}),
+    JobState.SUCCEEDED: frozenset(),
+    JobState.FAILED: frozenset(),
+    JobState.CANCELLED: frozenset(),
+}
+
+
+def check_transition(old: JobState, new: JobState) -> None:
+    """Refuses a step that the state machine does not have.
+
+    Raises:
+        ValueError: a defect of ours, never of the user.
+    """
+    if new not in NEXT_STATES[old]:
+        raise ValueError(f"a job cannot go from {old} to {new}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InputFile:
+    """A file of the client's, shipped once per content to every host of the job."""
+
+    name: str
+    sha256: str
+    num_bytes: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JobSpec:
+    """What was asked for; written to `job.json` as it is.
+
+    Attributes:
+        name: unique among the jobs in the state folder.
+        workload: as registered.
+        settings: `{parameter: text}` as the user gave them, without what was left at its default.
+        config: every parameter with its value.
+        seed: of all random numbers.
+        num_hosts: how many hosts, hence ranks.
+        checkpoint_every: steps between checkpoints; 0: only at the end.
+        check_every: steps between replica checks; 0: only at the end.
+        code_digest: of the shipped copy of our packages, see `launcher.code_copy`.
+        files: input files by the parameter that names them.
+        versions: of the client that submitted, by package.
+        submitted: local time, ISO 8601.
+    """
+
+    name: str
+    workload: str
+    settings: Mapping[str, str]
+    config: Mapping[str, Any]
+    seed: int
+    num_hosts: int
+    checkpoint_every: int
+    check_every: int
+    code_digest: str
+    files: Mapping[str, InputFile]
+    versions: Mapping[str, str]
+    submitted: str
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "JobSpec":
+        files = {param: InputFile(**file) for param, file in value["files"].items()}
+        return cls(**{**value, "files": files})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RankEnd:
+    """How one rank ended.
+
+    Attributes:
+        rank: which.
+        host: on which host.
+        exit_code: of the process; None if a signal ended it or its host was lost.
+        signal: number of the signal, if one ended it that was not ours.
+        error: `{"type", "message", "traceback"}` if Python raised, else None.
+        phase: what it was doing.
+        order: position in the order in which the ends became known; the first has the lowest.
+    """
+
+    rank: int
+    host: str
+    exit_code: int | None = None
+    signal: int | None = None
+    error: Mapping[str, str] | None = None
+    lost: str | None = None
+    phase: str = ""
+    order: int = 0
+
+
+NAME_RULE = "lower-case letters, digits and '-', starting with a letter or digit, at most 60"
+
+
+def valid_name(name: str) -> bool:
+    return re.fullmatch(r"[a-z0-9][a-z0-9-]{0,59}", name) is not None

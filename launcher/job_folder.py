@@ -1,0 +1,130 @@
+"""The job's folder is the record: a stable format, read without the cluster, kept until it is pruned.
+
+job.json        the spec, state, attempt, hosts, ranks, message, result; replaced as a whole
+events.jsonl    what happened, one object a line: `at` (seconds on the supervisor's monotonic clock since the job
+                was submitted), `type`, and `rank` where a rank said it
+metrics.jsonl   what ranks reported: `at`, `rank`, `step`, `total`, and the metrics by name
+logs/           attempt-N.rank-K.log: standard output and error of that process
+results/        files that rank 0 left as results
+plots/          and as pictures
+"""
+
+import json
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from cluster.record import home, write_json
+from launcher.job import JobSpec, JobState
+
+FORMAT = 1
+
+
+def jobs_folder() -> Path:
+    return home() / "jobs"
+
+
+class JobFolder:
+    """Reads and writes one job's folder. The supervisor alone writes.
+
+    Args:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._open: dict[str, IO[str]] = {}
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @classmethod
+    def create(cls, spec: JobSpec, cluster: str) -> "JobFolder":
+        """Makes the folder of a new job.
+
+        Raises:
+            FileExistsError: there is a job of that name.
+        """
+        folder = cls(jobs_folder() / spec.name)
+        folder.path.parent.mkdir(parents=True, exist_ok=True)
+        folder.path.mkdir()
+        for part in ("logs", "results", "plots"):
+            (folder.path / part).mkdir()
+        folder.write_job(
+            {"format": FORMAT, "name": spec.name, "cluster": cluster, "state": JobState.QUEUED, "spec": spec.to_json()}
+        )
+        return folder
+
+    # -- writing
+
+    def write_job(self, value: dict[str, Any]) -> None:
+        write_json(self.path / "job.json", value)
+
+    def append(self, file: str, value: dict[str, Any]) -> None:
+        """Adds one line to `events.jsonl` or `metrics.jsonl`."""
+        self.append_text(file, json.dumps(value, separators=(",", ":")) + "\n")
+
+    def append_text(self, file: str, text: str) -> None:
+        if file not in self._open:
+            self._open[file] = (self.path / file).open("a")
+        self._open[file].write(text)
+        self._open[file].flush()
+
+    def close(self) -> None:
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path)
+
+    # -- reading
+
+    def job(self) -> dict[str, Any]:
+        value: dict[str, Any] = json.loads((self.path / "job.json").read_text())
+        return value
+
+    def spec(self) -> JobSpec:
+        return JobSpec.from_json(self.job()["spec"])
+
+    def state(self) -> JobState:
+        return JobState(self.job()["state"])
+
+    def lines(self, file: str) -> Iterator[dict[str, Any]]:
+        """The objects of `events.jsonl` or `metrics.jsonl`."""
+        path = self.path / file
+        if path.exists():
+            with path.open() as lines:
+                for line in lines:
+                    if line.endswith("\n"):  # the last one may be half written
+                        yield json.loads(line)
+
+    def files(self, part: str) -> list[Path]:
+        """Files below `results` or `plots` or `logs`, sorted."""
+        return sorted(path for path in (self.path / part).rglob("*") if path.is_file())
+
+
+def all_jobs() -> list[JobFolder]:
+    """Every job in the state folder, oldest first."""
+    folder = jobs_folder()
+    if not folder.is_dir():
+        return []
+    jobs = [JobFolder(path) for path in folder.iterdir() if (path / "job.json").exists()]
+    return sorted(jobs, key=lambda job: str(job.job()["spec"]["submitted"]))
+
+
+def settle_lost_jobs(jobs: Iterable[JobFolder], cluster: str, why: str) -> list[str]:
+    """Marks jobs FAILED that were alive on a cluster that is not: their record must not say RUNNING for ever.
+
+    Returns:
+        Their names.
+    """
+    settled = []
+    for folder in jobs:
+        job = folder.job()
+        if job["cluster"] == cluster and not JobState(job["state"]).ended:
+            folder.write_job(job | {"state": JobState.FAILED, "message": why})
+            settled.append(folder.name)
+    return settled

@@ -1,0 +1,34 @@
+"""Who gets which hosts: first come, first served. A pure decision."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+
+@dataclasses.dataclass(frozen=True)
+class Waiting:
+    """A queued job and how many hosts it needs."""
+
+    name: str
+    num_hosts: int
+
+
+def next_to_start(
+    queue: Sequence[Waiting], hosts: Sequence[str], held: Mapping[str, str]
+) -> tuple[str, list[str]] | None:
+    """The job that may start now, and on which hosts.
+
+    Strictly first come, first served: a small job does not pass a large one that waits, or the large one would starve.
+
+    Args:
+        queue: in the order of submission.
+        hosts: every host that is alive, in the order of ranks.
+        held: `{host: job that holds it}`.
+
+    Returns:
+        The first job's name and its hosts (in the order of ranks), or None if it must wait or nobody does.
+    """
+    if not queue:
+        return None
+    first = queue[0]
+    free = [host for host in hosts if host not in held]
+    return (first.name, free[: first.num_hosts]) if len(free) >= first.num_hosts else None

@@ -1,0 +1,71 @@
+"""Brings the files that rank 0 left into the job's folder, through its agent."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cluster.record import write_json
+
+PIECE_BYTES = 16 * 2**20
+
+
+async def collect_outputs(agent: Any, attempt_id: str, folder: Path) -> None:
+    """Copies every file below the rank's output folder, piece by piece.
+
+    Args:
+        agent: Ray handle of rank 0's agent.
+        attempt_id: whose outputs.
+        folder: the job's.
+    """
+    for name, size in (await agent.collect.remote(attempt_id)).items():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("wb") as file:
+            for offset in range(0, size, PIECE_BYTES):
+                file.write(await agent.read.remote(attempt_id, name, offset, min(PIECE_BYTES, size - offset)))
+
+
+def write_summary(folder: Path, result: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Writes `results/summary.json`: metrics, digest, integrity and diagnostics; returns the short part.
+
+    Args:
+        folder: the job's.
+        result: as rank 0 sent it.
+        verdicts: of all ranks and steps.
+    """
+    short = {
+        "metrics": result["metrics"],
+        "result_digest": result["result_digest"],
+        "integrity": summarize_verdicts(verdicts),
+    }
+    write_json(folder / "results" / "summary.json", {**short, "diagnostics": result["diagnostics"]})
+    return short
+
+
+def summarize_verdicts(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One verdict for the job: never `ok` if nothing was compared at the end.
+
+    Returns:
+        `status`, number of checks, and of the last check the bytes that were compared and those without a second copy.
+    """
+    if not verdicts:
+        return {"status": "nothing-checked", "num_checks": 0, "bytes_checked": 0, "bytes_single_copy": 0}
+    last_step = max(verdict["step"] for verdict in verdicts)
+    last = next(verdict for verdict in reversed(verdicts) if verdict["step"] == last_step)
+    diverged = [verdict for verdict in verdicts if verdict["status"] == "diverged"]
+    return {
+        "status": "diverged" if diverged else last["status"],
+        "num_checks": len({verdict["step"] for verdict in verdicts}),
+        "bytes_checked": last["bytes_checked"],
+        "bytes_single_copy": last["bytes_single_copy"],
+    }
+
+
+def read_summary(folder: Path) -> dict[str, Any] | None:
+    """`results/summary.json`, or None if the job left none."""
+    path = folder / "results" / "summary.json"
+    if not path.exists():
+        return None
+    summary: dict[str, Any] = json.loads(path.read_text())
+    return summary

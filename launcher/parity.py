@@ -1,0 +1,95 @@
+"""Do all hosts run the same thing? What their agents find, and a pure comparison of it."""
+
+import asyncio
+import collections
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from launcher.attempt import HostFacts
+
+MAX_CLOCK_SKEW_S = 60.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """One thing in which hosts differ from the others, or from what was asked for.
+
+    Attributes:
+        what: package, variable or property.
+        hosts: the odd ones.
+        found: what they have.
+        expected: what the others have, or what the cluster file says.
+        matters: whether it is refused; else it is only said.
+    """
+
+    what: str
+    hosts: tuple[str, ...]
+    found: str
+    expected: str
+    matters: bool
+
+    def __str__(self) -> str:
+        return f"{self.what}: {', '.join(self.hosts)} has {self.found}, expected {self.expected}"
+
+
+async def gather_facts(agents: Sequence[Any]) -> list[HostFacts]:
+    """Asks all agents at once; their clocks at one moment, after the slow parts.
+
+    Args:
+        agents: Ray handles.
+    """
+    facts = await asyncio.gather(*(agent.facts.remote() for agent in agents))
+    clocks = await asyncio.gather(*(agent.clock.remote() for agent in agents))
+    return [dataclasses.replace(fact, clock=clock) for fact, clock in zip(facts, clocks, strict=True)]
+
+
+def compare(facts: Sequence[HostFacts], devices_per_host: int) -> list[Difference]:
+    """All differences, those that matter first.
+
+    Args:
+        facts: one a host.
+        devices_per_host: as in the cluster file.
+    """
+    differences = [
+        Difference("devices", (fact.host,), _devices(fact), f"{devices_per_host}", True)
+        for fact in facts
+        if fact.num_devices != devices_per_host
+    ]
+    for package in facts[0].versions:
+        differences += _odd_ones(package, {fact.host: fact.versions[package] for fact in facts})
+    differences += _odd_ones("code", {fact.host: fact.code_digest[:12] for fact in facts})
+    names = sorted({name for fact in facts for name in fact.flags})
+    for name in names:
+        differences += _odd_ones(name, {fact.host: fact.flags.get(name, "unset") for fact in facts})
+    differences += _odd_ones("device kind", {fact.host: fact.device_kind for fact in facts if fact.num_devices > 0})
+    middle = sorted(fact.clock for fact in facts)[len(facts) // 2]
+    differences += [
+        Difference("clock", (fact.host,), f"{fact.clock - middle:+.0f} s", "that of the others (only log times)", False)
+        for fact in facts
+        if abs(fact.clock - middle) > MAX_CLOCK_SKEW_S
+    ]
+    differences += [
+        Difference("hostname", (fact.host,), f"{fact.hostname}, which does not resolve", "a name that resolves", False)
+        for fact in facts
+        if fact.resolves_to == "-"
+    ]
+    return sorted(differences, key=lambda difference: not difference.matters)
+
+
+def _odd_ones(what: str, values: dict[str, str]) -> list[Difference]:
+    """Hosts that differ from the majority; with a tie, from the first host."""
+    if len(set(values.values())) <= 1:
+        return []
+    counts = collections.Counter(values.values())
+    most = max(counts.values())
+    expected = next(value for value in values.values() if counts[value] == most)
+    by_value: dict[str, list[str]] = {}
+    for host, value in values.items():
+        if value != expected:
+            by_value.setdefault(value, []).append(host)
+    return [Difference(what, tuple(hosts), value, expected, True) for value, hosts in by_value.items()]
+
+
+def _devices(fact: HostFacts) -> str:
+    return f"{fact.num_devices}" if fact.num_devices >= 0 else fact.device_kind

@@ -1,0 +1,93 @@
+"""How a client and the supervisor talk: JSON lines over a Unix socket, and raw bytes where a line announces them.
+
+A socket and not Ray's client, because importing Ray and joining the cluster costs more than starting a job does
+(docs/architecture.md has the figures). The socket lies in a folder that only its user can enter.
+"""
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from launcher.errors import FailureError, UserError
+
+MAX_LINE = 64 * 2**20
+CONNECT_TIMEOUT_S = 10.0
+
+Message = dict[str, Any]
+
+
+class Connection:
+    """The client's end; one request at a time, used as a context manager.
+
+    Args:
+        path: the supervisor's socket.
+        timeout_s: the longest silence to wait through; None: for ever.
+
+    Raises:
+        FailureError: nobody listens.
+    """
+
+    def __init__(self, path: Path, timeout_s: float | None = 120.0):
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(CONNECT_TIMEOUT_S)
+        try:
+            self._socket.connect(str(path))
+        except OSError as error:
+            self._socket.close()
+            raise FailureError(f"the cluster's supervisor does not answer ({error.strerror or error})") from error
+        self._socket.settimeout(timeout_s)
+        self._file = self._socket.makefile("rb")
+
+    def __enter__(self) -> "Connection":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+        self._socket.close()
+
+    def ask(self, request: Message, data: bytes = b"") -> Message:
+        """Sends one request and returns the first line of the answer.
+
+        Args:
+            request: with `op`.
+            data: bytes that follow the line.
+
+        Raises:
+            UserError, FailureError: as the supervisor raised them.
+        """
+        line = json.dumps({**request, "num_bytes": len(data)}).encode() + b"\n"
+        self._socket.sendall(line)
+        if data:
+            self._socket.sendall(data)
+        return self._next()
+
+    def lines(self) -> Iterator[Message]:
+        """The further lines of an answer that goes on, until the supervisor closes the connection."""
+        while True:
+            line = self._file.readline()
+            if not line:
+                return
+            yield _checked(json.loads(line))
+
+    def _next(self) -> Message:
+        try:
+            line = self._file.readline()
+        except TimeoutError as error:
+            raise FailureError("the cluster's supervisor did not answer in time") from error
+        if not line:
+            raise FailureError("the cluster's supervisor closed the connection without an answer: it may have ended")
+        return _checked(json.loads(line))
+
+
+def _checked(answer: Message) -> Message:
+    error = answer.get("error")
+    if error is not None:
+        raise {"user": UserError, "failure": FailureError}[error["kind"]](error["message"])
+    return answer
+
+
+def error_answer(error: UserError | FailureError) -> Message:
+    """The line that makes the client raise the same."""
+    return {"error": {"kind": "user" if isinstance(error, UserError) else "failure", "message": str(error)}}

@@ -1,0 +1,88 @@
+"""The descriptor between a rank and its agent, and the lease: the rank's promise to end when nobody holds it.
+
+Messages are JSON objects, one a line, on a descriptor of their own (gloo writes to standard output). A thread reads
+them, whatever the main thread does; it ends the whole process group when the agent's end is closed or when nothing
+has come for `lease_s`.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+from typing import Any
+
+from launcher.rank.exit_codes import EXIT_LEASE_LOST
+
+Message = dict[str, Any]
+
+
+class Control:
+    """The rank's end of the descriptor.
+
+    Args:
+        descriptor: a connected stream socket.
+        lease_s: the longest silence of the agent that this process survives, in seconds.
+    """
+
+    def __init__(self, descriptor: int, lease_s: float):
+        self._socket = socket.socket(fileno=descriptor)
+        self._socket.settimeout(lease_s)
+        self._lease_s = lease_s
+        self._send_lock = threading.Lock()
+        self._received: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        threading.Thread(target=self._receive, name="lease", daemon=True).start()
+
+    def send(self, message: Message) -> None:
+        """Sends one message; a closed descriptor is the lease thread's business, not the caller's."""
+        data = json.dumps(message, separators=(",", ":")).encode() + b"\n"
+        with self._send_lock:
+            try:
+                self._socket.sendall(data)
+            except OSError:
+                end_process_group("the agent closed the control descriptor")
+
+    def receive(self) -> Message:
+        """Waits for the next message that is not a renewal of the lease."""
+        return self._received.get()
+
+    def waiting(self) -> bool:
+        """Whether a message is there already."""
+        return not self._received.empty()
+
+    def _receive(self) -> None:
+        buffer = b""
+        while True:
+            try:
+                data = self._socket.recv(1 << 16)
+            except TimeoutError:
+                end_process_group(f"no contact with the agent for {self._lease_s:g} s: the lease has run out")
+            except OSError as error:
+                end_process_group(f"the control descriptor failed: {error}")
+            if not data:
+                end_process_group("the agent closed the control descriptor: it ended, or it ended this rank")
+            *lines, buffer = (buffer + data).split(b"\n")
+            for line in lines:
+                message = json.loads(line)
+                if message["type"] != "lease":
+                    self._received.put(message)
+
+
+def end_process_group(why: str) -> None:
+    """Ends this process and its children at once, past every atexit handler (JAX's waits for its peers there)."""
+    with contextlib.suppress(OSError, ValueError):  # nobody may read any more
+        os.write(sys.stderr.fileno(), f"spmd-launch: rank process {os.getpid()} ends: {why}\n".encode())
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(EXIT_LEASE_LOST)
+
+
+def die_with_parent() -> None:
+    """Asks the kernel (Linux) to end this process, frozen or not, with the agent's thread that started it."""
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)

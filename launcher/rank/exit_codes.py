@@ -1,0 +1,4 @@
+"""Exit codes of a rank process that mean more than success or failure."""
+
+EXIT_PORT_LOST = 75  # EX_TEMPFAIL of sysexits.h: another process took the port; a new attempt takes a new one
+EXIT_LEASE_LOST = 70  # EX_SOFTWARE: nobody held this process any more

@@ -1,0 +1,134 @@
+"""A rank process: `python -m launcher.rank.main`. Standby, assignment, rendezvous, workload, result, end.
+
+Started by an agent, with the control descriptor's number in SPMD_LAUNCH_CONTROL_FD. It imports what workloads need,
+touches no device, says `warm`, and waits for its one assignment. It ends by `os._exit`: JAX's atexit handler waits
+for peers that may never come.
+"""
+
+import importlib
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from launcher.rank.control import Control, Message, die_with_parent
+from launcher.rank.exit_codes import EXIT_PORT_LOST
+
+
+def main() -> None:
+    die_with_parent()
+    control = Control(int(os.environ["SPMD_LAUNCH_CONTROL_FD"]), float(os.environ["SPMD_LAUNCH_LEASE_S"]))
+    import_ahead(os.environ.get("SPMD_LAUNCH_PREIMPORT", "").split(), control)
+    control.send({"type": "warm"})
+    assignment = control.receive()
+    redirect_output(Path(assignment["log"]))
+    started = time.monotonic()
+    try:
+        result = run_assignment(assignment, control)
+    except BaseException as error:  # noqa: BLE001 - the one place that reports: whatever ends the workload is the job's message
+        from launcher.rank.rendezvous import PortLostError
+
+        if isinstance(error, PortLostError):
+            print(f"spmd-launch: {error}", file=sys.stderr, flush=True)
+            os._exit(EXIT_PORT_LOST)
+        report_error(error, control)
+        os._exit(1)
+    control.send({"type": "result", "seconds": time.monotonic() - started, **result})
+    leave()
+
+
+def import_ahead(modules: list[str], control: Control) -> None:
+    """Imports what a workload will want, unless an assignment is waiting already."""
+    for module in modules:
+        if control.waiting():
+            return
+        importlib.import_module(module)
+
+
+def redirect_output(log: Path) -> None:
+    """Sends standard output and error of this process, C++ included, to the attempt's log of this rank."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for stream in (1, 2):
+        os.dup2(descriptor, stream)
+    os.close(descriptor)
+    for text in (sys.stdout, sys.stderr):
+        text.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+
+def run_assignment(assignment: Message, control: Control) -> Message:
+    """Everything between the assignment and the result; returns the result as JSON."""
+    import jax
+
+    from workloads.context import Context
+    from workloads.exchange import Exchange
+    from workloads.params import parse
+    from workloads.registry import find
+
+    control.send({"type": "phase", "phase": "rendezvous"})
+    for name, value in assignment["jax_config"].items():
+        jax.config.update(name, value)
+    rendezvous(assignment, control)
+    control.send({"type": "joined", "num_devices": jax.device_count(), "local_devices": jax.local_device_count()})
+    workload = find(assignment["workload"])
+    config: Any = parse(workload.config_class(), assignment["settings"])
+    context = Context(
+        rank=assignment["rank"],
+        num_ranks=assignment["num_ranks"],
+        host=assignment["host"],
+        seed=assignment["seed"],
+        output=Path(assignment["output"]),
+        storage=assignment["storage"],
+        exchange=Exchange(assignment["rank"], assignment["num_ranks"]),
+        emit=control.send,
+        checkpoint_every=assignment["checkpoint_every"],
+        check_every=assignment["check_every"],
+    )
+    control.send({"type": "phase", "phase": "load"})
+    run = workload.run_function()
+    control.send({"type": "phase", "phase": "run"})
+    result = run(config, context)
+    return {
+        "metrics": {name: float(value) for name, value in result.metrics.items()},
+        "diagnostics": result.diagnostics,
+        "result_digest": result.result_digest,
+    }
+
+
+def rendezvous(assignment: Message, control: Control) -> None:
+    """Rank 0 serves and publishes; every other rank waits for the address, then joins."""
+    from launcher.rank.rendezvous import join, serve
+
+    if assignment["rank"] == 0:
+        serve(
+            assignment["address"],
+            assignment["num_ranks"],
+            lambda address: control.send({"type": "coordinator", "address": address}),
+        )
+    else:
+        message = control.receive()
+        join(message["address"], assignment["num_ranks"], assignment["rank"])
+
+
+def report_error(error: BaseException, control: Control) -> None:
+    """Tells the agent what was raised, at once, and leaves it in the log too."""
+    text = "".join(traceback.format_exception(error))
+    details: dict[str, Any] = {"type": type(error).__name__, "message": str(error), "traceback": text}
+    control.send({"type": "error", "error": details})
+    print(text, file=sys.stderr, flush=True)
+
+
+def leave() -> None:
+    """Ends this process well: JAX's shutdown barrier first (a peer that is still busy must not lose its service)."""
+    import jax
+
+    jax.distributed.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

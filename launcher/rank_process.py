@@ -1,0 +1,153 @@
+"""The agent's side of one rank process: start it, talk to it, hold its lease, know exactly how it ended."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+
+from cluster.processes import ProcessId
+from cluster.record import write_json
+from launcher.environment import LEASE_S
+
+Message = dict[str, Any]
+DRAIN_S = 1.0
+
+
+class RankProcess:
+    """A child process that leads a process group of its own and lives as long as its lease is renewed.
+
+    Make it with `start`. Until `assign` it is a standby.
+
+    Attributes:
+        warm: whether it has imported everything that a workload needs.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process, channel: socket.socket, record: Path):
+        self.process = process
+        self.warm = False
+        self._channel = channel
+        self._record = record
+        self._hear: Callable[[Message], None] = lambda message: None
+        self._silence_s: Callable[[], float] = lambda: 0.0
+        self._reading = keep(self._read())
+        self._renewing = keep(self._renew_lease())
+
+    @classmethod
+    async def start(cls, environment: Mapping[str, str], folder: Path) -> "RankProcess":
+        """Starts a standby.
+
+        Args:
+            environment: all of its variables.
+            folder: the host's; holds `work/`, `standby.log`, and `ranks/` where each process is recorded for the
+                holder.
+        """
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with (folder / "standby.log").open("ab") as output, theirs:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "launcher.rank.main",
+                env={**environment, "SPMD_LAUNCH_CONTROL_FD": str(theirs.fileno())},
+                cwd=folder / "work",
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        record = folder / "ranks" / f"{process.pid}.json"
+        identity = ProcessId.of(process.pid)
+        if identity is not None:
+            write_json(record, {"rank": identity.to_json(), "agent": ProcessId.current().to_json()})
+        return cls(process, ours, record)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def running(self) -> bool:
+        return self.process.returncode is None
+
+    async def assign(self, task: Message, hear: Callable[[Message], None], silence_s: Callable[[], float]) -> None:
+        """Turns the standby into a rank.
+
+        Args:
+            task: the assignment.
+            hear: receives every message of the rank, in order.
+            silence_s: seconds since somebody last asked for this rank; beyond LEASE_S it is ended, because nobody
+                would learn what it does.
+        """
+        self._hear, self._silence_s = hear, silence_s
+        await self.send(task)
+
+    async def send(self, message: Message) -> None:
+        """Sends one message; if the rank has ended, `wait` will tell, not this."""
+        data = json.dumps(message).encode() + b"\n"
+        with contextlib.suppress(OSError):
+            await asyncio.get_running_loop().sock_sendall(self._channel, data)
+
+    async def wait(self) -> int:
+        """The exit code, or minus the number of the signal that ended it.
+
+        Nothing of its process group is left after this, and everything it said has been heard.
+        """
+        code = await self.process.wait()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)  # children that outlived it
+        await asyncio.wait([self._reading], timeout=DRAIN_S)
+        self._reading.cancel()
+        self._renewing.cancel()
+        self._channel.close()
+        self._record.unlink(missing_ok=True)
+        return code
+
+    def kill(self) -> None:
+        """Ends the process and its children, frozen ones too."""
+        if self.running:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    async def _read(self) -> None:
+        loop = asyncio.get_running_loop()
+        buffer = b""
+        while True:
+            try:
+                data = await loop.sock_recv(self._channel, 1 << 16)
+            except OSError:
+                return
+            if not data:
+                return
+            *lines, buffer = (buffer + data).split(b"\n")
+            for line in lines:
+                message = json.loads(line)
+                if message["type"] == "warm":
+                    self.warm = True
+                else:
+                    self._hear(message)
+
+    async def _renew_lease(self) -> None:
+        while self.running:
+            if self._silence_s() > LEASE_S:
+                self.kill()
+                return
+            await self.send({"type": "lease"})
+            await asyncio.sleep(LEASE_S / 5)
+
+
+_TASKS: set[asyncio.Task[Any]] = set()
+
+
+def keep(coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    """Runs a coroutine as a task and holds a reference to it, which the event loop does not."""
+    task = asyncio.get_running_loop().create_task(coroutine)
+    _TASKS.add(task)
+    task.add_done_callback(_TASKS.discard)
+    return task

@@ -1,0 +1,34 @@
+"""Where checkpoints go: the only place that all hosts must reach, and the proof that they do."""
+
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cluster.record import Cluster, home
+from launcher.errors import FailureError
+
+
+def storage_for(storage_path: str | None, job: str) -> str:
+    """A job's folder for checkpoints, below the cluster's `storage_path` or else below the state folder."""
+    base = storage_path or str(home() / "storage")
+    if "://" not in base:
+        base = str(Path(base).expanduser())
+    return f"{base.rstrip('/')}/{job}"
+
+
+async def probe_storage(cluster: Cluster, agents: Sequence[Any]) -> None:
+    """Proves that every host reaches the storage, by writing on the first and reading on each."""
+    storage = storage_for(cluster.spec.storage_path, "")
+    name, text = f".probe-{uuid.uuid4().hex}", uuid.uuid4().hex
+    try:
+        await agents[0].write_storage.remote(storage, name, text)
+        for host, agent in reversed(list(zip(cluster.hosts, agents, strict=True))):
+            found = await agent.read_storage.remote(storage, name, remove=agent is agents[0])
+            if found != text:
+                raise FailureError(f"storage_path {storage}: host {host.name} reads other bytes than were written")
+    except OSError as error:  # Ray raises what the agent raised, as a subclass of its type
+        raise FailureError(
+            f"storage_path {storage}: what {cluster.hosts[0].name} wrote cannot be read on every host ({error}); "
+            f"it must be a folder that all hosts share, gs:// or s3://"
+        ) from error

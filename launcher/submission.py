@@ -1,0 +1,190 @@
+"""From a command line to a queued job: everything that can be refused is refused here, before anything starts."""
+
+import dataclasses
+import datetime
+import hashlib
+import importlib
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cluster.record import Cluster, cluster_names, running_clusters
+from launcher.code_copy import digest_code, pack, read_code, source_root
+from launcher.environment import versions
+from launcher.errors import UserError
+from launcher.job import NAME_RULE, InputFile, JobSpec, valid_name
+from launcher.job_folder import all_jobs, jobs_folder
+from launcher.protocol import Connection, Message
+from workloads.errors import ConfigError
+from workloads.layout import Layout
+from workloads.params import file_params, parse
+from workloads.registry import find
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Request:
+    """What the command line said."""
+
+    workload: str
+    settings: Mapping[str, str]
+    cluster: str | None = None
+    seed: int = 0
+    name: str | None = None
+    num_hosts: int | None = None
+    checkpoint_every: int = 0
+    check_every: int = 0
+    wait: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A job that may be sent, with the bytes that its hosts will need."""
+
+    cluster: Cluster
+    spec: JobSpec
+    code: bytes
+    files: Mapping[str, Path]
+
+
+def prepare(request: Request) -> Prepared:
+    """Checks everything that can be checked on the client.
+
+    Raises:
+        UserError: with the parameter, what was given, and what would fit.
+    """
+    cluster = choose_cluster(request.cluster)
+    layout = Layout(
+        num_hosts=request.num_hosts or cluster.spec.num_hosts, devices_per_host=cluster.spec.devices_per_host
+    )
+    if not 1 <= layout.num_hosts <= cluster.spec.num_hosts:
+        raise UserError(
+            f"--num-hosts {layout.num_hosts}: cluster {cluster.name!r} has {cluster.spec.num_hosts} host(s)"
+        )
+    name = _job_name(request)
+    try:
+        workload = find(request.workload)
+        config_class = workload.config_class()
+        config: Any = parse(config_class, request.settings)
+        config.check(layout)
+    except ConfigError as error:
+        raise UserError(str(error)) from error
+    settings, files, paths = _input_files(file_params(config_class), request.settings)
+    code = read_code(source_root())
+    spec = JobSpec(
+        name=name,
+        workload=workload.name,
+        settings=settings,
+        config=dataclasses.asdict(config),
+        seed=request.seed,
+        num_hosts=layout.num_hosts,
+        checkpoint_every=request.checkpoint_every,
+        check_every=request.check_every,
+        code_digest=digest_code(code),
+        files=files,
+        versions=versions(),
+        submitted=datetime.datetime.now().astimezone().isoformat(timespec="milliseconds"),
+    )
+    return Prepared(cluster, spec, pack(code), paths)
+
+
+def send(prepared: Prepared, *, wait: bool) -> Message:
+    """Submits the job, after whatever bytes the cluster does not have yet.
+
+    Args:
+        prepared: the job.
+        wait: queue behind other jobs; else be refused if hosts are not free.
+    """
+    request = {"op": "submit", "spec": prepared.spec.to_json(), "wait": wait}
+    with Connection(prepared.cluster.socket) as connection:
+        answer = connection.ask(request)
+        for digest in answer.get("missing", ()):
+            is_file = digest in prepared.files
+            data = prepared.files[digest].read_bytes() if is_file else prepared.code
+            connection.ask({"op": "blob", "digest": digest, "is_file": is_file}, data)
+        return connection.ask(request) if "missing" in answer else answer
+
+
+def choose_cluster(name: str | None) -> Cluster:
+    """The cluster of that name, or the only one that is up.
+
+    Raises:
+        UserError: none, or several, or not that one.
+    """
+    running = {cluster.name: cluster for cluster in running_clusters()}
+    if name is None:
+        if len(running) == 1:
+            return next(iter(running.values()))
+        if not running:
+            raise UserError("no cluster is up: `spmd-launch up FILE` starts one")
+        raise UserError(f"several clusters are up, say which: --cluster {' or --cluster '.join(running)}")
+    if name not in running:
+        raise UserError(f"no cluster {name!r} is up (up: {', '.join(running) or 'none'})")
+    return running[name]
+
+
+def _job_name(request: Request) -> str:
+    if request.name is None:
+        taken = {job.name for job in all_jobs()}
+        return next(name for number in range(1, 10**6) if (name := f"{request.workload}-{number}") not in taken)
+    if not valid_name(request.name):
+        raise UserError(f"--name {request.name!r}: {NAME_RULE}")
+    if request.name in cluster_names():
+        raise UserError(f"--name {request.name!r}: a cluster has that name")
+    if (jobs_folder() / request.name).exists():
+        raise UserError(
+            f"--name {request.name!r}: there is a job of that name; choose another, "
+            f"or `spmd-launch jobs --prune {request.name}`"
+        )
+    return request.name
+
+
+def _input_files(
+    params: Mapping[str, str | None], settings: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, InputFile], dict[str, Path]]:
+    """Splits file parameters from the rest: `(settings, input files by parameter, paths by sha256)`.
+
+    A URL and `host:/path` are read on the hosts and stay settings.
+    """
+    rest, files, paths = dict(settings), {}, {}
+    for param, maker in params.items():
+        text = settings.get(param)
+        if text is None and maker is None:
+            continue
+        if text is not None and ("://" in text or text.startswith("host:")):
+            rest[param] = text.removeprefix("host:")
+            continue
+        path = Path(text).expanduser() if text is not None else _make_default(str(maker))
+        if not path.is_file():
+            raise UserError(f"{param}={text}: there is no such file here (a file on the hosts: {param}=host:/path)")
+        digest = _sha256(path)
+        files[param] = InputFile(name=path.name, sha256=digest, num_bytes=path.stat().st_size)
+        paths[digest] = path
+        rest.pop(param, None)
+    return rest, files, paths
+
+
+def _make_default(maker: str) -> Path:
+    """Freezes a workload's default input in a temporary folder, which lives as long as this process."""
+    module, _, function = maker.partition(":")
+    folder = tempfile.TemporaryDirectory(prefix="spmd-launch-")
+    _DEFAULTS.append(folder)
+    path: Path = getattr(importlib.import_module(module), function)(Path(folder.name))
+    return path
+
+
+_DEFAULTS: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def describe(spec: JobSpec) -> str:
+    """The job's parameters that are not at their default, for one line."""
+    given = {**spec.settings, **{param: file.name for param, file in spec.files.items()}}
+    return " ".join(f"{key}={value}" for key, value in given.items()) or "defaults"

@@ -1,0 +1,228 @@
+"""The supervisor: one detached Ray actor a cluster, on the head. It outlives every client.
+
+It owns the queue, runs every job (`launcher.job_run`), writes their records, and answers clients on a Unix socket.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError
+
+from cluster.record import Cluster
+from launcher.blobs import BlobStore
+from launcher.environment import NAMESPACE
+from launcher.errors import FailureError, UserError
+from launcher.job import JobSpec, JobState
+from launcher.job_folder import JobFolder, all_jobs, settle_lost_jobs
+from launcher.job_queue import Waiting, next_to_start
+from launcher.job_run import JobRun
+from launcher.parity import gather_facts
+from launcher.process_watch import end_with_parent
+from launcher.protocol import MAX_LINE, Message, error_answer
+from launcher.storage import storage_for
+
+WATCH_PERIOD_S = 0.1
+FACTS_TIMEOUT_S = 120.0
+
+
+class Supervisor:
+    """Runs on the head as an async Ray actor; `serve` comes first.
+
+    Args:
+        cluster_name: whose record to read.
+    """
+
+    def __init__(self, cluster_name: str):
+        cluster = Cluster.load(cluster_name)
+        assert cluster is not None
+        self.cluster = cluster
+        self.blobs = BlobStore(cluster.folder / "blobs")
+        self.jobs: dict[str, JobRun] = {}
+        self.queue: list[str] = []
+        self.held: dict[str, str] = {}
+        self.agents = {host.name: ray.get_actor(f"agent:{host.name}", namespace=NAMESPACE) for host in cluster.hosts}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        settle_lost_jobs(all_jobs(), cluster_name, "the supervisor that ran this job ended before the job did")
+        threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
+
+    async def serve(self) -> int:
+        """Listens on the cluster's socket; returns this process's pid."""
+        path = self.cluster.socket
+        path.unlink(missing_ok=True)
+        old = os.umask(0o177)
+        try:
+            await asyncio.start_unix_server(self._client, str(path), limit=MAX_LINE)
+        finally:
+            os.umask(old)
+        return os.getpid()
+
+    # -- clients
+
+    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            while line := await reader.readline():
+                request = json.loads(line)
+                data = await reader.readexactly(request["num_bytes"])
+                async for answer in self._answer(request, data):
+                    writer.write(json.dumps(answer).encode() + b"\n")
+                    await writer.drain()
+                if request["op"] == "watch":
+                    break
+        writer.close()
+
+    async def _answer(self, request: Message, data: bytes) -> AsyncIterator[Message]:
+        try:
+            match request["op"]:
+                case "submit":
+                    yield self._submit(JobSpec.from_json(request["spec"]), request["wait"])
+                case "blob":
+                    self.blobs.put(request["digest"], data, is_file=request["is_file"])
+                    yield {}
+                case "status":
+                    yield await self._status()
+                case "job":
+                    yield self._job(request["name"]).snapshot()
+                case "watch":
+                    async for snapshot in self._watch(self._job(request["name"])):
+                        yield snapshot
+                case "cancel":
+                    yield await self._cancel(request["name"], "cancelled by hand")
+                case "facts":
+                    yield await self._facts()
+                case "drain":
+                    yield await self._drain(request["force"])
+                case unknown:
+                    raise FailureError(f"the supervisor does not know {unknown!r}: it runs another version")
+        except (UserError, FailureError) as error:
+            yield error_answer(error)
+
+    def _job(self, name: str) -> JobRun:
+        if name not in self.jobs:
+            raise UserError(f"no job {name!r} has run on cluster {self.cluster.name!r} since it came up")
+        return self.jobs[name]
+
+    async def _watch(self, job: JobRun) -> AsyncIterator[Message]:
+        while True:
+            job.changed.clear()
+            yield job.snapshot() | {"waits_for": self._holders(job)}
+            if job.state.ended:
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(job.changed.wait(), 1.0)
+            if not job.state.ended:
+                await asyncio.sleep(WATCH_PERIOD_S)
+
+    async def _status(self) -> Message:
+        states = await asyncio.gather(*(self._host_state(host.name) for host in self.cluster.hosts))
+        return {
+            "name": self.cluster.name,
+            "hosts": [
+                {"name": host.name, "address": host.address, "standby": state, "job": self.held.get(host.name)}
+                for host, state in zip(self.cluster.hosts, states, strict=True)
+            ],
+            "jobs": [job.snapshot() for job in self.jobs.values()],
+            "queue": self.queue,
+        }
+
+    async def _host_state(self, host: str) -> str:
+        try:
+            state: str = await asyncio.wait_for(self.agents[host].standby_state.remote(), 5.0)
+        except (RayActorError, TimeoutError):
+            return "LOST"
+        return state
+
+    async def _facts(self) -> Message:
+        facts = await asyncio.wait_for(gather_facts(list(self.agents.values())), FACTS_TIMEOUT_S)
+        return {"facts": [dataclasses.asdict(fact) for fact in facts]}
+
+    # -- jobs
+
+    def _submit(self, spec: JobSpec, wait: bool) -> Message:
+        missing = self.blobs.missing([spec.code_digest, *(file.sha256 for file in spec.files.values())])
+        if missing:
+            return {"missing": missing}
+        hosts = [host.name for host in self.cluster.hosts]
+        decision = next_to_start([*self._waiting(), Waiting(spec.name, spec.num_hosts)], hosts, self.held)
+        if not wait and (decision is None or decision[0] != spec.name):
+            holders = self._describe_holders(spec.name)
+            raise UserError(f"no free hosts for job {spec.name!r}: {holders}; leave out --no-wait to queue")
+        try:
+            folder = JobFolder.create(spec, self.cluster.name)
+        except FileExistsError:
+            raise UserError(
+                f"there is a job {spec.name!r} already: choose another --name, or spmd-launch jobs --prune {spec.name}"
+            ) from None
+        storage = storage_for(self.cluster.spec.storage_path, spec.name)
+        job = self.jobs[spec.name] = JobRun(spec, folder, storage)
+        self.queue.append(spec.name)
+        job.event("state", state=JobState.QUEUED, message="")
+        self._start_next()
+        return {"name": spec.name, "state": job.state, "waits_for": self._holders(job)}
+
+    def _waiting(self) -> list[Waiting]:
+        return [Waiting(name, self.jobs[name].spec.num_hosts) for name in self.queue]
+
+    def _holders(self, job: JobRun) -> dict[str, str]:
+        """Who holds the hosts that a queued job waits for: `{host: job}`."""
+        return dict(self.held) if job.spec.name in self.queue else {}
+
+    def _describe_holders(self, name: str) -> str:
+        held = ", ".join(f"{host} by {job}" for host, job in self.held.items()) or "none held"
+        ahead = [job for job in self.queue if job != name]
+        return f"{held}" + (f"; queued before it: {', '.join(ahead)}" if ahead else "")
+
+    def _start_next(self) -> None:
+        while True:
+            decision = next_to_start(self._waiting(), [host.name for host in self.cluster.hosts], self.held)
+            if decision is None:
+                return
+            name, hosts = decision
+            self.queue.remove(name)
+            self.held |= dict.fromkeys(hosts, name)
+            task = asyncio.get_running_loop().create_task(self._run(self.jobs[name], hosts))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, job: JobRun, hosts: list[str]) -> None:
+        try:
+            await job.run(hosts, [self.agents[host] for host in hosts], self.blobs)
+        except Exception as error:  # a defect of ours or of Ray's must end the job with a message, not leave it hanging
+            job.event("launcher-error", error=repr(error))
+            if not job.state.ended:
+                job.end(JobState.FAILED, f"the launcher failed, not the workload: {error!r}")
+            raise
+        finally:
+            self.held = {host: holder for host, holder in self.held.items() if holder != job.spec.name}
+            self._start_next()
+
+    async def _cancel(self, name: str, reason: str) -> Message:
+        job = self._job(name)
+        if name in self.queue:
+            self.queue.remove(name)
+            job.end(JobState.CANCELLED, reason)
+            self._start_next()
+        else:
+            job.cancel(reason)
+            while not job.state.ended:
+                job.changed.clear()
+                await job.changed.wait()
+        return {"name": name, "state": job.state}
+
+    async def _drain(self, force: bool) -> Message:
+        """Refuses while jobs run, unless forced; then ends them all as CANCELLED."""
+        running = [name for name, job in self.jobs.items() if not job.state.ended]
+        if running and not force:
+            raise UserError(
+                f"cluster {self.cluster.name!r} has {len(running)} job(s) that have not ended: {', '.join(running)}; "
+                f"wait, cancel them, or use --force, which cancels them"
+            )
+        for name in reversed(running):  # the queued ones first, so that none of them starts meanwhile
+            await self._cancel(name, "cancelled by down --force")
+        return {"cancelled": running}

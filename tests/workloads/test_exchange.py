@@ -1,0 +1,35 @@
+"""Out-of-band messages between real processes."""
+
+import math
+
+from tests.ranks import run_ranks
+from workloads.exchange import Exchange
+
+
+def test_a_single_rank_receives_its_own_value_as_json() -> None:
+    exchange = Exchange(0, 1)
+    assert exchange.all_gather("topic", (1, "a")) == [[1, "a"]]
+    (value,) = exchange.all_gather("topic", math.nan)
+    assert math.isnan(value)
+
+
+def test_every_rank_receives_all_values_in_rank_order() -> None:
+    ranks = run_ranks("tests.workloads.exchange_programs:gather", num_hosts=2, devices_per_host=1)
+    for rank in ranks:
+        assert rank["first"] == [{"rank": 0}, {"rank": 1}]
+        assert rank["second"] == [[0, None, 0.1], [1, None, 0.1]]
+        assert rank["large"] == [1_000_000, 1_000_000]
+        assert rank["left"] <= 4, "old rounds are deleted"
+
+
+def test_an_absent_rank_is_named_in_time() -> None:
+    first, absent = run_ranks("tests.workloads.exchange_programs:stay_away", num_hosts=2, devices_per_host=1)
+    assert first["error"].startswith("rank 0 waited 1.") and "'skipped' from rank(s) 1: " in first["error"]
+    assert 1.4 < first["waited_s"] < 3.0
+    assert absent["error"] == ""
+
+
+def test_only_the_absent_rank_is_named() -> None:
+    _, *others = run_ranks("tests.workloads.exchange_programs:first_stays_away", num_hosts=3, devices_per_host=1)
+    for message in others:
+        assert "from rank(s) 0: " in message

@@ -1,0 +1,161 @@
+"""The small frozen object that a workload receives: who it is, and the few services it may ask for."""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import AxisType, Mesh
+
+from workloads.exchange import Exchange
+from workloads.integrity import Verdict, check_replicas
+
+Event = dict[str, Any]
+PyTree = Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Context:
+    """What `run(config, context)` knows of the world. Equal on all ranks but for `rank`, `host` and `output`.
+
+    Attributes:
+        rank: this process, 0 to num_ranks - 1, in the order of the hosts.
+        num_ranks: number of processes, one a host.
+        host: this host's name.
+        seed: the job's seed; `base_key` is made from it.
+        output: private folder of this rank; files that rank 0 leaves in `output/results` and `output/plots`
+            become the job's.
+        storage: folder or URL (`gs://`, `s3://`) for checkpoints, reachable by every rank.
+        exchange: small out-of-band messages between ranks.
+        emit: receives progress events (dicts that JSON can hold); never blocks on another rank.
+        checkpoint_every: steps between checkpoints; 0: only at the end.
+        check_every: steps between replica checks; 0: only at the end.
+    """
+
+    rank: int
+    num_ranks: int
+    host: str
+    seed: int
+    output: Path
+    storage: str
+    exchange: Exchange
+    emit: Callable[[Event], None]
+    checkpoint_every: int = 0
+    check_every: int = 0
+
+    @classmethod
+    def local(cls, folder: Path, *, seed: int = 0, emit: Callable[[Event], None] | None = None, **more: Any) -> "Context":
+        """A context for one plain process, with no launcher anywhere: for tests and notebooks."""
+        return cls(
+            rank=0,
+            num_ranks=1,
+            host="localhost",
+            seed=seed,
+            output=folder,
+            storage=str(folder / "checkpoints"),
+            exchange=Exchange(0, 1),
+            emit=emit or (lambda event: None),
+            **more,
+        )
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank writes the results."""
+        return self.rank == 0
+
+    @property
+    def base_key(self) -> jax.Array:
+        """Typed PRNG key of the job, equal on all ranks. Fold in what a draw depends on; never a rank or device."""
+        return jax.random.key(self.seed)
+
+    def results_folder(self) -> Path:
+        return _made(self.output / "results")
+
+    def plots_folder(self) -> Path:
+        return _made(self.output / "plots")
+
+    def mesh(self, axes: Mapping[str, int]) -> Mesh:
+        """A mesh over all devices of all hosts, in the order of the ranks, so that trailing axes stay inside a host.
+
+        Args:
+            axes: `{axis name: size}`; the product is the number of devices.
+        """
+        devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
+        grid = np.array(devices).reshape(tuple(axes.values()))
+        return Mesh(grid, tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Marks what this rank is doing (`compile`, `step`, `checkpoint`, `gather`...); the job's live line shows it."""
+        self.emit({"type": "phase", "phase": name})
+        yield
+        self.emit({"type": "phase", "phase": "run"})
+
+    def compile(self, name: str, function: Callable[..., Any], *args: Any) -> tuple[Callable[..., Any], float]:
+        """Compiles a jitted function for these arguments, so that compile time and run time are told apart.
+
+        Args:
+            name: what the program is called in progress events.
+            function: made by `jax.jit`.
+            args: arrays, or `jax.ShapeDtypeStruct`s with shardings.
+
+        Returns:
+            The compiled program, and the seconds that tracing, lowering and compiling took.
+        """
+        with self.phase(f"compile {name}"):
+            start = time.perf_counter()
+            program = function.lower(*args).compile()
+            return program, time.perf_counter() - start
+
+    def report(self, step: int, total: int, **metrics: float) -> None:
+        """Tells how far this rank is; call it from the host side at chunk boundaries, on every rank.
+
+        Args:
+            step: steps (or draws) done.
+            total: steps (or draws) in all.
+            metrics: scalars, recorded in `metrics.jsonl` with the rank.
+        """
+        values = {name: float(value) for name, value in metrics.items()}
+        self.emit({"type": "report", "step": int(step), "total": int(total), "metrics": values})
+
+    def gather(self, tree: PyTree) -> PyTree:
+        """Every leaf as one whole NumPy array, on every rank; a collective, so every rank must call it.
+
+        Leaves may be sharded over all hosts in any way. Check the replicas of what is replicated first: a gather
+        reads one copy and cannot see that another differs.
+        """
+        with self.phase("gather"):
+            return jax.tree.map(_gather_leaf, tree)
+
+    def assert_replicas_equal(self, tree: PyTree, *, step: int) -> Verdict:
+        """Compares all copies of every leaf bit by bit, by fingerprints, without a collective on the data.
+
+        Returns:
+            The verdict, which is also recorded in the job's events: bytes checked, and bytes without a second copy.
+
+        Raises:
+            ReplicaDivergenceError: naming leaf, hosts and devices, and what a majority holds.
+        """
+        with self.phase("replica check"):
+            verdict = check_replicas(tree, exchange=self.exchange, host=self.host, step=step)
+        self.emit({"type": "verdict", **dataclasses.asdict(verdict)})
+        verdict.raise_if_diverged()
+        return verdict
+
+
+def _gather_leaf(leaf: Any) -> np.ndarray:
+    if isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+        return np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
+    return np.asarray(leaf)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

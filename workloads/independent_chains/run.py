@@ -1,0 +1,50 @@
+"""The workload `independent-chains`: chains that never talk to each other, spread over all devices of all hosts."""
+
+import dataclasses
+import time
+
+from workloads.context import Context
+from workloads.independent_chains.config import Config
+from workloads.independent_chains.job import start_job
+from workloads.independent_chains.report import assess, write_results
+from workloads.result import Result, digest_arrays
+
+
+def run(config: Config, context: Context, *, resume_step: int | None = None) -> Result:
+    """Samples `config.model`; no device waits for another until the end (or a check or checkpoint on the way).
+
+    Args:
+        config: parameters.
+        context: this rank.
+        resume_step: go on from the checkpoint of that step; the draws are those of a run that never stopped.
+
+    Raises:
+        ConfigError: the checkpoint is of other parameters or another seed.
+        ReplicaDivergenceError: devices compute differently, or ranks hold different results.
+    """
+    job, compile_s = start_job(config, context)
+    start = 0
+    if resume_step is not None:
+        job, start = job.restored(resume_step), resume_step
+
+    clock = time.perf_counter()
+    job.sample(start)
+    run_s = time.perf_counter() - clock
+
+    state, history = job.gather()
+    verdict = job.check(config.num_transitions, state, history)
+    job.save(config.num_transitions, state, history)
+    metrics, diagnostics = assess(config, history, job.layout)
+    if context.is_first:
+        write_results(config, context, history)
+
+    times = context.exchange.all_gather("seconds", {"compile_s": compile_s, "run_s": run_s})
+    slowest = {name: max(seconds[name] for seconds in times) for name in ("compile_s", "run_s")}
+    num_draws = config.num_chains * (config.num_transitions - max(start, config.num_warmup))
+    return Result(
+        metrics=metrics | slowest | {"draws_per_s": num_draws / slowest["run_s"]},
+        diagnostics=diagnostics | {"replicas": dataclasses.asdict(verdict)},
+        result_digest=digest_arrays(
+            {f"{group}/{name}": leaf for group, leaves in history.arrays().items() for name, leaf in leaves.items()}
+        ),
+    )

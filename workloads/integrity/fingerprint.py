@@ -1,0 +1,98 @@
+"""64 bits that stand for an array: a position-mixed hash of its bits, computed on the device that holds them."""
+
+import functools
+import hashlib
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+_COPIES = "copies"  # the axis along which local copies are relabelled
+
+# Odd constants: 2^32 / golden ratio for the positions; the multipliers of MurmurHash3's 32-bit finaliser
+# (A. Appleby, https://github.com/aappleby/smhasher, `fmix32`); xxHash's primes 5 and 4 (Y. Collet,
+# https://github.com/Cyan4973/xxHash) to start the positions and for the second word.
+_POSITION, _MIX_1, _MIX_2, _START, _SECOND = 0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35, 0x165667B1, 0x27D4EB2F
+
+
+def fingerprint_copies(copies: Sequence[jax.Array]) -> jax.Array:
+    """Fingerprints equally shaped single-device arrays in one program, each on its own device.
+
+    The copies are relabelled, without copying, as one array sharded over their devices. The label is never
+    "replicated": XLA may take replicated values to be equal, and the copies are here because they may not be.
+
+    Args:
+        copies: `addressable_shards[i].data` of one array: distinct local devices, one shape and dtype (any dtype of
+            JAX's, typed PRNG keys too).
+
+    Returns:
+        uint32 of shape (len(copies), 2), row by row as `copies`; not yet waited for.
+    """
+    mesh = _mesh(tuple(next(iter(copy.devices())) for copy in copies))
+    first = copies[0]
+    spec = PartitionSpec(_COPIES) if first.ndim else PartitionSpec()
+    shape = (len(copies) * first.shape[0], *first.shape[1:]) if first.ndim else ()
+    stacked = jax.make_array_from_single_device_arrays(shape, NamedSharding(mesh, spec), list(copies))
+    return _program(mesh, spec)(stacked)
+
+
+def fingerprint_bits(array: jax.Array) -> jax.Array:
+    """The hash itself: uint32 of shape (2,), the same on every backend, for an array of any shape and dtype.
+
+    Each 32-bit word of the data is mixed with its position by a bijection and the results are added modulo 2^32, so
+    that any change within a single word changes the fingerprint for certain; any other change, swaps and changes that
+    cancel in a sum among them, goes unseen with probability 2^-64. Positions repeat after 2^32 words of one copy.
+    Integers only: NaN payloads and the sign of zero count, and equal NaNs are equal.
+    """
+    words = _words(array).reshape(-1)
+    constant = jnp.uint32
+    mixed = words ^ (jax.lax.iota(jnp.uint32, words.shape[0]) * constant(_POSITION) + constant(_START))
+    mixed = (mixed ^ (mixed >> constant(16))) * constant(_MIX_1)
+    mixed = (mixed ^ (mixed >> constant(13))) * constant(_MIX_2)
+    second = (mixed ^ (mixed >> constant(15))) * constant(_SECOND)
+    # One reduction for both words: on the CPU it runs at 9 GB/s, two separate sums at 0.8.
+    zero = constant(0)
+    sums = jax.lax.reduce(
+        (mixed ^ (mixed >> constant(16)), second ^ (second >> constant(14))),
+        (zero, zero),
+        lambda total, term: (total[0] + term[0], total[1] + term[1]),
+        (0,),
+    )
+    return jnp.stack(sums)
+
+
+def fingerprint_host(array: np.ndarray) -> str:
+    """16 hexadecimal digits for an array in host memory; comparable with other host arrays only."""
+    return hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=8).hexdigest()
+
+
+def _words(array: jax.Array) -> jax.Array:
+    """The bits as uint32, in row-major order; a narrower element fills one word, a wider one two or four."""
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        array = jax.random.key_data(array)
+    if array.dtype == jnp.bool_:
+        return array.astype(jnp.uint32)
+    if jnp.issubdtype(array.dtype, jnp.complexfloating):
+        return jnp.stack([_words(array.real), _words(array.imag)], axis=-1)
+    bits = jax.dtypes.itemsize_bits(array.dtype)
+    unsigned = {2: jnp.uint2, 4: jnp.uint4, 8: jnp.uint8, 16: jnp.uint16, 32: jnp.uint32, 64: jnp.uint32}[bits]
+    return jax.lax.bitcast_convert_type(array, unsigned).astype(jnp.uint32)
+
+
+@functools.cache
+def _mesh(devices: tuple[jax.Device, ...]) -> Mesh:
+    return Mesh(np.array(devices), (_COPIES,), axis_types=(AxisType.Auto,))
+
+
+@functools.cache
+def _program(mesh: Mesh, spec: PartitionSpec) -> jax.stages.Wrapped:
+    """Every device fingerprints what it holds; no collective. JAX compiles it once for each shape and dtype."""
+
+    def each_device(local: jax.Array) -> jax.Array:
+        if not spec:  # a scalar cannot be sharded: its copies carry the label "replicated", taken off here
+            local = jax.lax.pcast(local, _COPIES, to="varying")
+        return fingerprint_bits(local)[None]
+
+    return jax.jit(jax.shard_map(each_device, mesh=mesh, in_specs=spec, out_specs=PartitionSpec(_COPIES)))

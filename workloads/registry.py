@@ -1,0 +1,64 @@
+"""Every workload by name. Imports no JAX: `run` is named, and imported only in a rank process."""
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from workloads.errors import ConfigError
+from workloads.params import nearest
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WorkloadSpec:
+    """Where a workload's parts live.
+
+    Attributes:
+        name: as submitted.
+        summary: one line.
+        config: `module:class` of its config (a module without JAX); the class has `check(layout)`, which raises
+            `ConfigError` where the config does not fit the hosts and devices.
+        run: `module:function`, called on every rank as `run(config, context) -> Result`.
+    """
+
+    name: str
+    summary: str
+    config: str
+    run: str
+
+    def config_class(self) -> type:
+        return _load(self.config)
+
+    def run_function(self) -> Callable[..., Any]:
+        return _load(self.run)
+
+
+def _load(reference: str) -> Any:
+    module, _, name = reference.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _shipped(name: str, summary: str) -> WorkloadSpec:
+    package = f"workloads.{name.replace('-', '_')}"
+    return WorkloadSpec(name=name, summary=summary, config=f"{package}.config:Config", run=f"{package}.run:run")
+
+
+WORKLOADS: Mapping[str, WorkloadSpec] = {
+    spec.name: spec
+    for spec in (
+        _shipped("independent-chains", "MCMC chains that never talk to each other, spread over all devices"),
+        _shipped("sharded-mcmc", "MCMC over data sharded across all devices of all hosts"),
+        _shipped("transformer", "a decoder-only character transformer on a mesh of data and model axes"),
+    )
+}
+
+
+def find(name: str) -> WorkloadSpec:
+    """The workload of that name.
+
+    Raises:
+        ConfigError: with the nearest match.
+    """
+    if name not in WORKLOADS:
+        raise ConfigError(f"no workload {name!r}{nearest(name, WORKLOADS, {})} (there are: {', '.join(WORKLOADS)})")
+    return WORKLOADS[name]

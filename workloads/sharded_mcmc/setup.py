@@ -1,0 +1,102 @@
+"""From parameters to compiled programs: the data on the devices, the model, and its two functions."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from workloads.context import Context
+from workloads.errors import ConfigError
+from workloads.result import digest_arrays
+from workloads.sharded_mcmc.config import Config
+from workloads.sharded_mcmc.datasets import load_digits, load_npz, synthetic_watch_matrix
+from workloads.sharded_mcmc.logistic import logistic_model
+from workloads.sharded_mcmc.matrix_factorization import matrix_factorization_model
+from workloads.sharded_mcmc.model import Model
+from workloads.sharded_mcmc.program import Program, State
+from workloads.sharded_mcmc.sampler import Sampler
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Compiled:
+    """Programs that are ready to run, their data and key bound.
+
+    Attributes:
+        init: `() -> State`.
+        advance: `(state, start, stop) -> (state, trace)`; see `Program.advance`.
+        stats: names and dtypes of a transition's statistics.
+        compile_s: seconds that compiling both took.
+    """
+
+    init: Callable[[], State]
+    advance: Callable[[State, np.ndarray, np.ndarray], tuple[State, dict[str, Any]]]
+    stats: Mapping[str, np.dtype]
+    compile_s: float
+
+
+def build_model(config: Config, context: Context, mesh: Mesh) -> Model:
+    """Reads the data, makes sure that all hosts read the same, and places them.
+
+    Raises:
+        ConfigError: the data are not of the form that the model needs, or differ between hosts.
+    """
+    if config.model == "matrix-factorization":
+        matrix = synthetic_watch_matrix(config.num_users, config.num_movies, config.rank)
+        _check_same_data(context, matrix._asdict())
+        return matrix_factorization_model(matrix, config.rank, mesh)
+    images = load_digits() if config.data is None else load_npz(config.data)
+    _check_same_data(context, {name: np.asarray(array) for name, array in images._asdict().items()})
+    return logistic_model(images, mesh, config.num_examples)
+
+
+def build_program(config: Config, model: Model, mesh: Mesh) -> Program:
+    """What to compile for this config."""
+    sampler = Sampler(
+        log_density=lambda position: model.log_density(position, model.data),
+        part_names=tuple(model.parts),
+        step_size=config.step_size,
+        num_leapfrog_steps=config.num_leapfrog_steps,
+        num_adaptation_steps=config.num_adaptation_steps,
+        target_accept=config.target_accept,
+    )
+    return Program(
+        model=model,
+        sampler=sampler,
+        mesh=mesh,
+        num_chains=config.num_chains,
+        num_warmup=config.num_warmup,
+        init_scale=config.init_scale,
+        draws_per_dispatch=config.draws_per_dispatch,
+    )
+
+
+def compile_program(program: Program, context: Context) -> Compiled:
+    """Compiles both functions of a program for its data and shardings; runs nothing."""
+    data, key_data = program.model.data, np.asarray(jax.random.key_data(context.base_key))
+    state_shardings, zero = program.state_shardings(), np.int32(0)
+    init, init_s = context.compile("init", jax.jit(program.init, out_shardings=state_shardings), data, key_data)
+    state = jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        jax.eval_shape(program.init, data, key_data),
+        state_shardings,
+    )
+    advance = jax.jit(program.advance, out_shardings=(state_shardings, program.trace_shardings()))
+    trace = jax.eval_shape(program.advance, state, data, key_data, zero, zero)[1]
+    advance, advance_s = context.compile("advance", advance, state, data, key_data, zero, zero)
+    return Compiled(
+        init=functools.partial(init, data, key_data),
+        advance=lambda state, start, stop: advance(state, data, key_data, start, stop),
+        stats={name: leaf.dtype for name, leaf in trace["stats"].items()},
+        compile_s=init_s + advance_s,
+    )
+
+
+def _check_same_data(context: Context, arrays: Mapping[str, np.ndarray]) -> None:
+    digests = context.exchange.all_gather("data digest", digest_arrays(arrays))
+    odd = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+    if odd:
+        raise ConfigError(f"data: rank(s) {', '.join(map(str, odd))} read other data than rank 0; ship one file to all")

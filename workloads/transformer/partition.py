@@ -1,0 +1,42 @@
+"""Which axis of the mesh each array is split over: the one place where arrays and mesh axes meet.
+
+Megatron's scheme (arXiv:1909.08053): heads, feed-forward width and vocabulary are split over the model axis, so that a
+block sums over it twice forwards; everything else of the model is on every device. The batch is split over data.
+"""
+
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from workloads.transformer.config import DATA_AXIS, MODEL_AXIS
+
+PyTree = Any
+
+COPIES = PartitionSpec()
+BATCHES = PartitionSpec(None, DATA_AXIS, None)  # (step, row, position)
+RESIDUAL = PartitionSpec(DATA_AXIS, None, None)  # (row, position, width)
+LOGITS = PartitionSpec(DATA_AXIS, None, MODEL_AXIS)  # (row, position, character)
+
+# By the parameter's name; its moments in the optimizer's state have the same name and the same shape.
+_PARAMETERS = {
+    "embedding": PartitionSpec(MODEL_AXIS, None),  # (character, width)
+    "qkv": PartitionSpec(None, None, None, MODEL_AXIS, None),  # (layer, width, which of three, head, head's width)
+    "attention_out": PartitionSpec(None, MODEL_AXIS, None, None),  # (layer, head, head's width, width)
+    "ff_in": PartitionSpec(None, None, MODEL_AXIS),  # (layer, width, feed-forward width)
+    "ff_out": PartitionSpec(None, MODEL_AXIS, None),  # (layer, feed-forward width, width)
+}
+
+
+def shardings(tree: PyTree, mesh: Mesh) -> PyTree:
+    """A `NamedSharding` for each leaf of parameters or optimizer state; unnamed ones are on every device."""
+
+    def sharding(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
+        return NamedSharding(mesh, _PARAMETERS.get(str(getattr(path[-1], "key", "")), COPIES))
+
+    return jax.tree_util.tree_map_with_path(sharding, tree)
+
+
+def constrain(array: jax.Array, mesh: Mesh, spec: PartitionSpec) -> jax.Array:
+    """Holds an intermediate to its sharding, so that the partitioner does not choose another."""
+    return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, spec))
