@@ -49,6 +49,7 @@ WORKLOADS: Mapping[str, WorkloadSpec] = {
         _shipped("independent-chains", "MCMC chains that never talk to each other, spread over all devices"),
         _shipped("sharded-mcmc", "MCMC over data sharded across all devices of all hosts"),
         _shipped("transformer", "a decoder-only character transformer on a mesh of data and model axes"),
+        _shipped("psum-check", "one sum over all devices of all hosts, checked: is the cluster sound, and how fast?"),
     )
 }
 

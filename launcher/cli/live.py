@@ -16,11 +16,17 @@ RATE_WINDOW_S = 10.0
 Snapshot = dict[str, Any]
 
 
-def follow(socket: Path, job: str) -> Snapshot:
-    """Shows the job until it ends; returns its last snapshot."""
+def follow(socket: Path, job: str, *, to_stderr: bool = False) -> Snapshot:
+    """Shows the job until it ends; returns its last snapshot.
+
+    Args:
+        socket: the supervisor's.
+        job: name.
+        to_stderr: standard output is kept for something else.
+    """
     with Connection(socket, timeout_s=None) as connection:
         first = connection.ask({"op": "watch", "name": job})
-        return _show(job, _chain(first, connection.lines()))
+        return _show(job, _chain(first, connection.lines()), to_stderr)
 
 
 def _chain(first: Snapshot, rest: Iterator[Snapshot]) -> Iterator[Snapshot]:
@@ -28,10 +34,10 @@ def _chain(first: Snapshot, rest: Iterator[Snapshot]) -> Iterator[Snapshot]:
     yield from rest
 
 
-def _show(job: str, snapshots: Iterator[Snapshot]) -> Snapshot:
+def _show(job: str, snapshots: Iterator[Snapshot], to_stderr: bool) -> Snapshot:
     line = LiveLine(job)
-    if not is_terminal():
-        return _show_plain(line, snapshots)
+    if to_stderr or not is_terminal():
+        return _show_plain(line, snapshots, to_stderr)
     from rich.live import Live
     from rich.text import Text
 
@@ -43,7 +49,7 @@ def _show(job: str, snapshots: Iterator[Snapshot]) -> Snapshot:
     return last
 
 
-def _show_plain(line: "LiveLine", snapshots: Iterator[Snapshot]) -> Snapshot:
+def _show_plain(line: "LiveLine", snapshots: Iterator[Snapshot], to_stderr: bool) -> Snapshot:
     shown, shown_at = "", -PLAIN_PERIOD_S
     last: Snapshot = {}
     for last in snapshots:
@@ -51,7 +57,7 @@ def _show_plain(line: "LiveLine", snapshots: Iterator[Snapshot]) -> Snapshot:
         news = text.split("  ")[1] != shown or time.monotonic() - shown_at > PLAIN_PERIOD_S
         if news:
             shown, shown_at = text.split("  ")[1], time.monotonic()
-            click.echo(text)
+            click.echo(text, err=to_stderr)
     return last
 
 

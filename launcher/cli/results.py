@@ -54,7 +54,7 @@ def show_results(folder: JobFolder, *, as_json: bool) -> None:
         if job["state"] == "SUCCEEDED":
             click.echo("it left no summary")
         return
-    rows = [[name, f"{value:.6g}"] for name, value in summary["metrics"].items()]
+    rows = [[name, _scalar(value)] for name, value in summary["metrics"].items()]
     click.echo(table(["metric", "value"], rows))
     click.echo(f"  integrity      {_integrity(summary['integrity'])}")
     click.echo(f"  result_digest  {summary['result_digest']}")
@@ -93,3 +93,8 @@ def _as_json(folder: JobFolder, job: dict[str, Any], summary: dict[str, Any] | N
 
 def _events(folder: JobFolder, kind: str) -> list[dict[str, Any]]:
     return [event for event in folder.lines("events.jsonl") if event["type"] == kind]
+
+
+def _scalar(value: float) -> str:
+    """Six digits, and counts in full."""
+    return f"{value:.0f}" if float(value).is_integer() and abs(value) < 1e15 else f"{value:.6g}"

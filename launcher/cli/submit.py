@@ -1,6 +1,7 @@
 """`submit`: queue a workload, and watch it unless told not to."""
 
 import sys
+from pathlib import Path
 
 import click
 
@@ -53,14 +54,14 @@ def submit(
     sys.exit(watch_to_end(prepared.cluster.socket, job, as_json))
 
 
-def watch_to_end(socket: object, job: str, as_json: bool) -> int:
+def watch_to_end(socket: Path, job: str, as_json: bool) -> int:
     """Follows a job; returns the exit code of the command."""
     from launcher.cli.live import follow
     from launcher.cli.results import show_results
     from launcher.job_folder import JobFolder, jobs_folder
 
     try:
-        final = follow(socket, job)  # type: ignore[arg-type]
+        final = follow(socket, job, to_stderr=as_json)
     except KeyboardInterrupt:
         click.echo(f"\ndetached: job {job} goes on")
         _next_for_running(job)

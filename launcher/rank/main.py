@@ -64,7 +64,8 @@ def run_assignment(assignment: Message, control: Control) -> Message:
 
     from workloads.context import Context
     from workloads.exchange import Exchange
-    from workloads.params import parse
+    from workloads.input_files import resolve_inputs
+    from workloads.params import file_params, parse
     from workloads.registry import find
 
     control.send({"type": "phase", "phase": "rendezvous"})
@@ -73,7 +74,8 @@ def run_assignment(assignment: Message, control: Control) -> Message:
     rendezvous(assignment, control)
     control.send({"type": "joined", "num_devices": jax.device_count(), "local_devices": jax.local_device_count()})
     workload = find(assignment["workload"])
-    config: Any = parse(workload.config_class(), assignment["settings"])
+    config_class = workload.config_class()
+    config: Any = parse(config_class, resolve_inputs(file_params(config_class), assignment["settings"]))
     context = Context(
         rank=assignment["rank"],
         num_ranks=assignment["num_ranks"],

@@ -1,20 +1,20 @@
-"""What the tests of `sharded-mcmc` run on every rank."""
+"""Whole runs of `sharded-mcmc` on every rank."""
 
-import json
-from pathlib import Path
 from typing import Any
-
-import jax
-import numpy as np
 
 from workloads.context import Context
 from workloads.sharded_mcmc import run as workload
 from workloads.sharded_mcmc.config import Config
-from workloads.sharded_mcmc.placement import DATA_AXIS
-from workloads.sharded_mcmc.setup import build_model, build_program, compile_program
 
 
 def run(context: Context, **settings: Any) -> dict[str, Any]:
     """The whole workload."""
     result = workload.run(Config(**settings), context)
     return {"metrics": dict(result.metrics), "diagnostics": result.diagnostics, "digest": result.result_digest}
+
+
+def unbroken_and_resumed(context: Context, resume_step: int, **settings: Any) -> list[dict[str, Any]]:
+    """A run that saves on its way, and one that goes on from there."""
+    config = Config(**settings)
+    results = workload.run(config, context), workload.run(config, context, resume_step=resume_step)
+    return [{"metrics": dict(result.metrics), "digest": result.result_digest} for result in results]

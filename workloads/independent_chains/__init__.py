@@ -3,10 +3,10 @@
 - `config`: parameters (imports no JAX)
 - `models`: the posteriors by name
 - `sampler`: one transition of one chain, by TFP's HMC or NUTS
-- `program`: many transitions of one block of chains, compiled alike for every device
+- `program`: many transitions of one block of chains on every local device, in one dispatch
 - `blocks`: which device runs which chains, and how their arrays come together again
 - `history`: what the chains have produced so far, in host memory
-- `sampling`: one thread a device, which runs the device's blocks chunk by chunk
+- `sampling`: supplies the devices with work and takes their draws to host memory
 - `job`: all of this on one rank, and the moments when the ranks meet
 - `report`: metrics, warnings, files and plots
 - `run`: all of it, from top to bottom

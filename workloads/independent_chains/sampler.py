@@ -105,6 +105,17 @@ class Sampler:
         )
         return state_after, stats
 
+    def empty_stats(self, state: ChainState) -> Stats:
+        """What `step` tells, all zero, with the leading axes of the state's scalars."""
+        shape, dtype = state["log_density"].shape, state["log_density"].dtype
+        return Stats(
+            lp=jnp.zeros(shape, dtype),
+            diverging=jnp.zeros(shape, bool),
+            step_size=jnp.zeros(shape, state["step_size"].dtype),
+            acceptance_rate=jnp.zeros(shape, dtype),
+            n_steps=jnp.zeros(shape, jnp.int32),
+        )
+
     def _kernel(self) -> Any:
         def log_density(*parts: jax.Array) -> jax.Array:
             return self.model.log_density(dict(zip(self.model.shapes, parts, strict=True)))

@@ -48,7 +48,7 @@ class WatchMatrix(NamedTuple):
 
 def load_digits() -> LabelledImages:
     """scikit-learn's bundled 8 x 8 digits: 1,797 of them, every fifth one is for testing."""
-    from sklearn import datasets  # noqa: PLC0415 - takes a second; a job with its own data need not pay it
+    from sklearn import datasets  # takes a second; a job with its own data need not pay it
 
     images, labels = datasets.load_digits(return_X_y=True)
     is_test = np.arange(len(images)) % 5 == 0

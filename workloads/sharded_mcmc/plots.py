@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 NUM_BINS = 10
 
@@ -33,6 +34,7 @@ def plot_calibration(path: Path, probabilities: np.ndarray, happened: np.ndarray
     above.grid(alpha=0.3)
     below.bar((np.arange(NUM_BINS) + 0.5) / NUM_BINS, counts, width=0.9 / NUM_BINS, color="0.6")
     below.set_yscale("log")
+    below.yaxis.set_minor_formatter(NullFormatter())
     below.set_ylabel("predictions")
     below.set_xlabel("predicted probability")
     figure.savefig(path, dpi=120)

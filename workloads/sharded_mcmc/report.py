@@ -112,7 +112,13 @@ def write_plots(context: Context, model: Model, history: History, mean_predictio
     title = f"sharded-mcmc {model.name}"
     series = {name.replace("_", " "): values.T for name, values in history.stats.items() if name != "diverging"}
     plot_log_density(plots / "log_density.png", series.pop("log density"), title=title, num_warmup=num_warmup)
-    plot_lines(plots / "sampler.png", series, title=f"Every transition\n{title}", num_warmup=num_warmup)
+    plot_lines(
+        plots / "sampler.png",
+        series,
+        title=f"Every transition\n{title}",
+        num_warmup=num_warmup,
+        log_scale=("step size",),
+    )
     shown = scalars(comparable_draws(model, history), max_scalars=MAX_SCALARS_PLOTTED)
     plot_trace(plots / "trace.png", shown, title=title)
     plot_rank(plots / "rank.png", shown, title=title)

@@ -45,7 +45,7 @@ def run(config: Config, context: Context, *, resume_step: int | None = None) -> 
         start, state, history = restore(context, resume_step, state, history)
 
     clock = time.perf_counter()
-    state = sample(config, context, compiled, state, history, start)
+    state = sample(config, context, compiled, state, history, start=start)
     run_s = time.perf_counter() - clock
 
     verdict = context.assert_replicas_equal(state, step=config.num_transitions)
@@ -62,7 +62,9 @@ def run(config: Config, context: Context, *, resume_step: int | None = None) -> 
     )
 
 
-def sample(config: Config, context: Context, compiled: Compiled, state: State, history: History, start: int) -> State:
+def sample(
+    config: Config, context: Context, compiled: Compiled, state: State, history: History, *, start: int = 0
+) -> State:
     """Makes the transitions from `start` on and fills the history.
 
     Each dispatch ends where progress is due, or earlier where a replica check or a checkpoint is.

@@ -21,10 +21,10 @@ LOGITS = PartitionSpec(DATA_AXIS, None, MODEL_AXIS)  # (row, position, character
 # By the parameter's name; its moments in the optimizer's state have the same name and the same shape.
 _PARAMETERS = {
     "embedding": PartitionSpec(MODEL_AXIS, None),  # (character, width)
-    "qkv": PartitionSpec(None, None, None, MODEL_AXIS, None),  # (layer, width, which of three, head, head's width)
-    "attention_out": PartitionSpec(None, MODEL_AXIS, None, None),  # (layer, head, head's width, width)
-    "ff_in": PartitionSpec(None, None, MODEL_AXIS),  # (layer, width, feed-forward width)
-    "ff_out": PartitionSpec(None, MODEL_AXIS, None),  # (layer, feed-forward width, width)
+    "qkv": PartitionSpec(None, None, MODEL_AXIS, None),  # (width, which of three, head, head's width)
+    "attention_out": PartitionSpec(MODEL_AXIS, None, None),  # (head, head's width, width)
+    "ff_in": PartitionSpec(None, MODEL_AXIS),  # (width, feed-forward width)
+    "ff_out": PartitionSpec(MODEL_AXIS, None),  # (feed-forward width, width)
 }
 
 
@@ -35,6 +35,11 @@ def shardings(tree: PyTree, mesh: Mesh) -> PyTree:
         return NamedSharding(mesh, _PARAMETERS.get(str(getattr(path[-1], "key", "")), COPIES))
 
     return jax.tree_util.tree_map_with_path(sharding, tree)
+
+
+def copies(mesh: Mesh) -> NamedSharding:
+    """The whole array on every device."""
+    return NamedSharding(mesh, COPIES)
 
 
 def constrain(array: jax.Array, mesh: Mesh, spec: PartitionSpec) -> jax.Array:

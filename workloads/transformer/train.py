@@ -52,6 +52,16 @@ class Trainer:
     def state_shardings(self) -> State:
         return partition.shardings(jax.eval_shape(self.init_state, jax.random.key(0)), self.mesh)
 
+    @functools.cached_property
+    def abstract_state(self) -> State:
+        """Shapes, dtypes and shardings of the state: enough to compile for it, or to restore it."""
+        shapes = jax.eval_shape(self.init_state, jax.random.key(0))
+        return jax.tree.map(
+            lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+            shapes,
+            self.state_shardings,
+        )
+
     def init_state(self, key: jax.Array) -> State:
         """Fresh parameters and moments; jit it with `out_shardings=state_shardings`, so that each device makes its own.
 

@@ -1,0 +1,145 @@
+"""One emulated cluster for the whole session, and the proof that nothing of any test survives it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+MARKER = "SPMD_LAUNCH_CLUSTER_ID"
+COMMAND = [sys.executable, "-c", "from launcher.cli import main; main()"]
+
+
+class Cli:
+    """Runs `spmd-launch` as a user does, in a process of its own.
+
+    Args:
+        home: the state folder.
+    """
+
+    def __init__(self, home: Path):
+        self.home = home
+        self.environment = {**os.environ, "SPMD_LAUNCH_HOME": str(home), "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+
+    def start(self, *args: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*COMMAND, *args], env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def __call__(self, *args: str, code: int = 0, timeout_s: float = 240.0) -> str:
+        """Runs a command; returns what it printed to both streams.
+
+        Raises:
+            AssertionError: another exit code than `code`.
+        """
+        process = self.start(*args)
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=30)
+            raise AssertionError(f"{args} took more than {timeout_s} s\n{out}\n{err}") from None
+        assert process.returncode == code, f"{args}: exit code {process.returncode}, not {code}\n{out}\n{err}"
+        return out + err
+
+    def json(self, *args: str, code: int = 0) -> Any:
+        process = self.start(*args, "--json")
+        out, err = process.communicate(timeout=240)
+        assert process.returncode == code, f"{args}: exit code {process.returncode}, not {code}\n{out}\n{err}"
+        return json.loads(out)
+
+    def record(self, cluster: str) -> dict[str, Any]:
+        value: dict[str, Any] = json.loads((self.home / "clusters" / cluster / "cluster.json").read_text())
+        return value
+
+    def job(self, name: str) -> dict[str, Any]:
+        value: dict[str, Any] = json.loads((self.home / "jobs" / name / "job.json").read_text())
+        return value
+
+    def wait_for(self, what: Callable[[], Any], timeout_s: float = 60.0) -> Any:
+        """Waits until `what()` is true, and returns it."""
+        deadline = time.monotonic() + timeout_s
+        while not (value := what()):
+            assert time.monotonic() < deadline, f"still not after {timeout_s} s: {what}"
+            time.sleep(0.1)
+        return value
+
+
+def processes_of(cluster_id: str) -> list[psutil.Process]:
+    """Every process that carries the cluster's marker."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARKER) == cluster_id and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def assert_nothing_left(record: dict[str, Any], home: Path) -> None:
+    """No process, no port, no temporary folder of a cluster that is down."""
+    left = processes_of(record["cluster_id"])
+    assert not left, [process.cmdline() for process in left]
+    assert not Path(record["ray_folder"]).exists()
+    assert not (home / "clusters" / record["spec"]["name"]).exists()
+    port = int(record["gcs_address"].rpartition(":")[2])
+    listening = {c.laddr.port for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
+    assert port not in listening
+
+
+def cluster_file(folder: Path, name: str, num_hosts: int = 2, devices_per_host: int = 2) -> Path:
+    path = folder / f"{name}.yaml"
+    path.write_text(
+        f"name: {name}\nprovider: {{type: local}}\nnum_hosts: {num_hosts}\naccelerator: cpu\n"
+        f"devices_per_host: {devices_per_host}\nstorage_path: {folder}/storage\n"
+    )
+    return path
+
+
+@pytest.fixture(scope="session")
+def cli() -> Iterator[Cli]:
+    """The command line with a state folder of its own; at the end, no trace of any cluster it made."""
+    with tempfile.TemporaryDirectory(prefix="slt-") as folder:
+        home = Path(folder)
+        yield Cli(home)
+        left = list((home / "clusters").iterdir()) if (home / "clusters").exists() else []
+        assert not left, f"clusters left by tests: {left}"
+
+
+@pytest.fixture(scope="session")
+def cluster(cli: Cli) -> Iterator[str]:
+    """Two emulated hosts x two devices, up for the whole session."""
+    name = "shared"
+    cli("up", str(cluster_file(cli.home, name)))
+    record = cli.record(name)
+    yield name
+    cli("down", name, "--force")
+    assert_nothing_left(record, cli.home)
+
+
+@pytest.fixture(autouse=True)
+def no_rank_survives(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After each end-to-end test the shared cluster holds its standbys and nothing else of a job."""
+    yield
+    if "cluster" not in request.fixturenames:
+        return
+    cli, name = request.getfixturevalue("cli"), request.getfixturevalue("cluster")
+    status = cli.json("status", name)
+    assert all(host["job"] is None for host in status["hosts"]), status
+    ranks = [p for p in processes_of(cli.record(name)["cluster_id"]) if "launcher.rank.main" in p.cmdline()]
+    assert len(ranks) <= len(status["hosts"]), [p.cmdline() for p in ranks]
+
+
+def data_folder() -> Path:
+    """Real inputs that are not part of the project; tests that need them skip in words where they are absent."""
+    return Path(os.environ.get("SPMD_LAUNCH_TEST_DATA", ROOT.parent / "shared" / "data"))

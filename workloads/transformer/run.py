@@ -1,0 +1,87 @@
+"""Trains a character transformer: text, programs, steps, then what is left behind."""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from workloads.context import Context
+from workloads.layout import Layout
+from workloads.result import Result, digest_arrays
+from workloads.transformer import outputs
+from workloads.transformer.config import Config
+from workloads.transformer.corpus import write_default
+from workloads.transformer.data import Text, read_text
+from workloads.transformer.loop import Training, compile_programs, train
+from workloads.transformer.sample import compile_generate
+from workloads.transformer.train import Trainer
+
+INIT_KEY, SAMPLE_KEY = 0, 1  # folded into the job's key
+
+
+def run(config: Config, context: Context) -> Result:
+    """Trains, validates, and writes curves, plots, a sample and a checkpoint; every rank calls it.
+
+    Raises:
+        ConfigError: the text is not UTF-8 or too short, or the config does not fit the devices.
+        RuntimeError: the hosts have different texts.
+        ReplicaDivergenceError: copies of parameters or moments differ.
+    """
+    layout = Layout(num_hosts=context.num_ranks, devices_per_host=jax.local_device_count())
+    config.check(layout)
+    mesh = context.mesh(config.mesh_axes(layout))
+    text = read_text(Path(config.data) if config.data else write_default(context.output), config.context_length)
+    _check_same_text(text, context)
+
+    trainer = Trainer(config=config, mesh=mesh, vocab_size=text.vocab_size, padded_vocab_size=text.padded_vocab_size)
+    programs = compile_programs(trainer, text, context)
+    generate, generate_compile_s = compile_generate(trainer, context)
+
+    training = train(trainer, programs, text, jax.random.fold_in(context.base_key, INIT_KEY), context)
+    params = training.state["params"]
+    first_token = max(0, text.vocabulary.find("\n"))
+    tokens = np.asarray(generate(params, jax.random.fold_in(context.base_key, SAMPLE_KEY), np.int32(first_token)))
+    sample = text.decode(tokens)
+    memory = outputs.memory_table(context, training.state, programs.train)
+
+    leaves = jax.tree_util.tree_leaves_with_path(context.gather(params))
+    arrays = {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
+    if context.is_first:
+        _write(training, sample, context)
+    return Result(
+        metrics={
+            "compile_s": programs.compile_s + generate_compile_s,
+            "run_s": training.run_s,
+            "train_loss": float(training.train["loss"][-10:].mean()),
+            "val_loss": float(training.validation["loss"][-1]),
+            "val_token_accuracy": float(training.validation["accuracy"][-1]),
+            "tokens_per_s": config.steps * config.batch_size * config.context_length / training.train_s,
+            "num_params": sum(leaf.size for leaf in arrays.values()),
+        },
+        diagnostics={
+            "mesh": dict(mesh.shape),
+            "vocab_size": text.vocab_size,
+            "train_characters": len(text.train),
+            "validation_characters": len(text.validation),
+            "text_sha256": text.sha256,
+            "checkpoint": training.checkpoint,
+            "memory_bytes": memory,
+            "sample": sample,
+        },
+        result_digest=digest_arrays({**arrays, "loss": training.train["loss"]}),
+    )
+
+
+def _check_same_text(text: Text, context: Context) -> None:
+    """Each rank cuts its own rows of a batch: with another text on one host they would fit nothing."""
+    digests = context.exchange.all_gather("text", [context.host, text.sha256])
+    if len({digest for _, digest in digests}) > 1:
+        found = ", ".join(f"{host}: {digest[:12]}" for host, digest in digests)
+        raise RuntimeError(f"the text differs between hosts (sha256 {found}); give every host the same file")
+
+
+def _write(training: Training, sample: str, context: Context) -> None:
+    results = context.results_folder()
+    outputs.write_curves(results, training.train, training.validation)
+    outputs.plot_curves(context.plots_folder(), training.train, training.validation)
+    (results / "sample.txt").write_text(sample, encoding="utf-8", newline="\n")
