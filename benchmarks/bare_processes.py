@@ -19,8 +19,8 @@ call = time.time()
 jax.distributed.initialize(f"127.0.0.1:{port}", num_ranks, rank)
 from jax.sharding import PartitionSpec as P
 mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-psum = jax.jit(jax.shard_map(lambda: jax.lax.psum(jax.lax.axis_index("data"), "data"), mesh=mesh, in_specs=(), out_specs=P()))
-total = int(psum().addressable_shards[0].data)
+psum = jax.shard_map(lambda: jax.lax.psum(jax.lax.axis_index("data"), "data"), mesh=mesh, in_specs=(), out_specs=P())
+total = int(jax.jit(psum)().addressable_shards[0].data)
 first_psum = time.time()
 assert total == mesh.size * (mesh.size - 1) // 2, total
 answer = {"call": call, "first_psum": first_psum, "num_devices": mesh.size}

@@ -17,9 +17,7 @@ def train(config: dict[str, Any]) -> None:
 
     mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     psum = jax.jit(
-        jax.shard_map(
-            lambda: jax.lax.psum(jax.lax.axis_index("data"), "data"), mesh=mesh, in_specs=(), out_specs=P()
-        )
+        jax.shard_map(lambda: jax.lax.psum(jax.lax.axis_index("data"), "data"), mesh=mesh, in_specs=(), out_specs=P())
     )
     total = int(psum().addressable_shards[0].data)
     answer = {"first_psum": time.time(), "num_devices": jax.device_count(), "psum": total}
@@ -50,6 +48,7 @@ def main(address: str, num_workers: int, devices: int, folder: str) -> None:
 
     ray.init(address=address, log_to_driver=False, logging_level="error")
     answer = Path(folder) / "answer.json"
+    answer.unlink(missing_ok=True)
     chosen = settings(num_workers, devices, folder)
     call = time.time()
     JaxTrainer(

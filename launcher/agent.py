@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from launcher.attempt import HostFacts, RankTask
+from launcher.attempt import AGENT_RESTARTED, HostFacts, RankTask
 from launcher.code_copy import unpack
 from launcher.environment import flags_that_matter, rank_environment, versions
 from launcher.host_attempt import HostAttempt
@@ -159,8 +159,12 @@ class Agent:
     async def events(self, attempt_id: str, after: int, wait_s: float) -> list[Message]:
         """What the rank has said beyond the first `after` events; waits up to `wait_s` for the first of them."""
         if attempt_id not in self.attempts:
-            return [{"type": "exit", "code": -1, "lost": "the agent of this host was ended and started again"}]
+            return [{"type": "exit", "code": -1, "lost": AGENT_RESTARTED}]
         return await self.attempts[attempt_id].events_after(after, wait_s)
+
+    async def knows(self, attempt_id: str) -> bool:
+        """Whether this agent, in this life of it, started that attempt."""
+        return attempt_id in self.attempts
 
     async def stop(self, attempt_id: str) -> None:
         """Ends the rank and its children; returns when they are gone."""

@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 
+AGENT_RESTARTED = "the agent of this host was ended and started again"
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RankTask:
     """One rank of one attempt.

@@ -9,7 +9,7 @@ from typing import Any
 
 from ray.exceptions import RayActorError
 
-from launcher.attempt import RankTask
+from launcher.attempt import AGENT_RESTARTED, RankTask
 from launcher.job import RankEnd
 from launcher.rank.exit_codes import EXIT_PORT_LOST
 from launcher.rank_process import Message
@@ -17,6 +17,7 @@ from launcher.rank_process import Message
 GRACE_S = 0.3  # after the first bad end: time for equal errors of other ranks, and for the death behind an error
 POLL_S = 5.0
 STOP_TIMEOUT_S = 10.0
+LOOK_TIMEOUT_S = 3.0
 
 
 @dataclasses.dataclass
@@ -76,6 +77,7 @@ class Gang:
             await asyncio.wait({everyone, failure}, return_when=asyncio.FIRST_COMPLETED)
             if self._failed.is_set():
                 await asyncio.wait(followers, timeout=GRACE_S)
+                await asyncio.gather(*(self._look_for(rank) for rank in self.ranks if not rank.ended))
         finally:
             failure.cancel()
             await self.stop()
@@ -90,6 +92,19 @@ class Gang:
         stops = [asyncio.ensure_future(_stop(agent, self.tasks[rank.rank].attempt_id)) for rank, agent in running]
         if stops:
             await asyncio.wait(stops, timeout=STOP_TIMEOUT_S)
+
+    async def _look_for(self, rank: RankStatus) -> None:
+        """Asks an agent for its rank: when a host is lost, its peers' errors are heard before Ray tells of the loss."""
+        task = self.tasks[rank.rank]
+        try:
+            knows = await asyncio.wait_for(self.agents[rank.rank].knows.remote(task.attempt_id), LOOK_TIMEOUT_S)
+        except (RayActorError, TimeoutError) as error:
+            knows = False
+            why = f"its agent cannot be reached ({type(error).__name__})"
+        else:
+            why = AGENT_RESTARTED
+        if not knows and not rank.ended:
+            self._end_badly(rank, lost=why)
 
     async def _follow(self, rank: RankStatus) -> None:
         agent, task = self.agents[rank.rank], self.tasks[rank.rank]
