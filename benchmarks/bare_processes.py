@@ -8,6 +8,7 @@ from typing import Any
 from children import ROOT, Child
 
 TIMEOUT_S = 180.0
+REPORT_EVERY = 20  # steps
 
 # argv: rank, number of ranks, port, folder, steps, size. Rank 0 alone answers.
 PROGRAM = """
@@ -29,9 +30,14 @@ if steps:
     from workloads.exchange import Exchange
     from workloads.psum_check.config import Config
     from workloads.psum_check.run import timed_steps
+    reports = []
+    def emit(event):
+        if event["type"] == "report":
+            reports.append((event["step"], time.monotonic()))
     context = Context(rank=rank, num_ranks=num_ranks, host="", seed=0, output=Path(folder), storage=folder,
-                      exchange=Exchange(rank, num_ranks), emit=lambda event: None)
-    answer["steps_per_s"] = steps / timed_steps(Config(steps=steps, size=size), context, mesh)[0]
+                      exchange=Exchange(rank, num_ranks), emit=emit)
+    seconds, _ = timed_steps(Config(steps=steps, size=size, report_every=REPORT_EVERY), context, mesh)
+    answer |= {"steps_per_s": steps / seconds, "reports": reports}
 if rank == 0:
     print(json.dumps(answer), flush=True)
 jax.distributed.shutdown()
@@ -50,7 +56,8 @@ def run(num_hosts: int, devices_per_host: int, folder: Path, *, steps: int = 0, 
 
     Returns:
         `prompt` (before the first process was made), `call` (of `jax.distributed.initialize` on rank 0) and
-        `first_psum` (on rank 0) in seconds since the epoch; `steps_per_s`.
+        `first_psum` (on rank 0) in seconds since the epoch; `steps_per_s` and `reports` (pairs of a step and when it
+        was reported, in seconds of a monotonic clock).
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -61,11 +68,12 @@ def run(num_hosts: int, devices_per_host: int, folder: Path, *, steps: int = 0, 
         "PYTHONPATH": str(ROOT),
         "PYTHONHASHSEED": "0",
     }
+    program = f"REPORT_EVERY = {REPORT_EVERY}\n{PROGRAM}"
     ranks: list[Child] = []
     try:
         for rank in range(num_hosts):
             arguments = [rank, num_hosts, port, folder, steps, size]
-            ranks.append(Child(["-c", PROGRAM, *map(str, arguments)], folder, environment))
+            ranks.append(Child(["-c", program, *map(str, arguments)], folder, environment))
         answer = ranks[0].answer(TIMEOUT_S)
         for child in ranks:
             child.wait(TIMEOUT_S)

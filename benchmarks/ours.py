@@ -101,7 +101,8 @@ class OurCluster:
         """`spmd-launch submit psum-check`, from its prompt.
 
         Returns:
-            `prompt`, `call` (of our code, its imports done) and `first_psum`: seconds since the epoch; `steps_per_s`.
+            `prompt`, `call` (of our code, its imports done) and `first_psum`: seconds since the epoch; `steps_per_s`
+            and `reports` (pairs of a step and when the supervisor heard of it, in seconds of a monotonic clock).
         """
         job = f"job-{self.num_hosts}-{next(self._jobs)}"
         chosen = [f"--set={key}={value}" for key, value in settings.items()]
@@ -109,13 +110,15 @@ class OurCluster:
         with Child(["-c", SUBMIT, *arguments], self.installation.folder, self.installation.environment) as child:
             call = child.answer(TIMEOUT_S)["call"]
             child.wait(TIMEOUT_S)
-        summary = json.loads((self.installation.home / "jobs" / job / "results" / "summary.json").read_text())
-        metrics = summary["metrics"]
+        folder = self.installation.home / "jobs" / job
+        metrics = json.loads((folder / "results" / "summary.json").read_text())["metrics"]
+        rows = _lines(folder / "metrics.jsonl")
         return {
             "prompt": child.prompt,
             "call": call,
             "first_psum": metrics["first_psum_unix_s"],
             "steps_per_s": metrics["steps_per_s"],
+            "reports": [(row["step"], row["at"]) for row in rows if row["rank"] == 0],
         }
 
     def processes(self) -> list[int]:
@@ -139,3 +142,7 @@ class OurCluster:
 
     def _record(self, name: str) -> Path:
         return self.installation.home / "clusters" / self.name / name
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

@@ -108,8 +108,9 @@ def _start_time(pid: int) -> float | None:
     stat = Path(f"/proc/{pid}/stat")
     try:
         # The command's name is in parentheses and may hold spaces; state is field 3, start time field 22.
-        fields = stat.read_text().rpartition(")")[2].split()
-        return None if fields[0] in ("Z", "X") else float(fields[19])
+        # It is no text: any bytes make a name, and 15 of them may end inside a character.
+        fields = stat.read_bytes().rpartition(b")")[2].split()
+        return None if fields[0] in (b"Z", b"X") else float(fields[19])
     except (FileNotFoundError, ProcessLookupError):
         if Path("/proc/self/stat").exists():
             return None

@@ -1,5 +1,6 @@
 """The copy of our packages that a job runs: digested, packed, and unpacked on each host once per digest."""
 
+import contextlib
 import dataclasses
 import hashlib
 import io
@@ -64,23 +65,24 @@ def unpack(archive: bytes, folder: Path, expected_digest: str) -> None:
 
     Raises:
         ValueError: the digest of what arrived is not the expected one.
+        zipfile.BadZipFile, zlib.error: it is no archive any more.
     """
     if folder.exists():
         return
     partial = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(partial, ignore_errors=True)
-    with zipfile.ZipFile(io.BytesIO(archive)) as source:
-        for info in source.infolist():
-            path = Path(source.extract(info, partial))
-            path.chmod(info.external_attr >> 16)
-    found = digest_code(read_code(partial))
-    if found != expected_digest:
-        shutil.rmtree(partial)
-        raise ValueError(f"the code that arrived has digest {found}, expected {expected_digest}")
     try:
-        partial.rename(folder)
-    except OSError:  # another process was first with the same content
-        shutil.rmtree(partial)
+        with zipfile.ZipFile(io.BytesIO(archive)) as source:
+            for info in source.infolist():
+                path = Path(source.extract(info, partial))
+                path.chmod(info.external_attr >> 16)
+        found = digest_code(read_code(partial))
+        if found != expected_digest:
+            raise ValueError(f"the code that arrived has digest {found}, expected {expected_digest}")
+        with contextlib.suppress(OSError):  # another process was first with the same content
+            partial.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _read(root: Path, path: Path) -> CodeFile:

@@ -9,9 +9,9 @@ from launcher.job import RankEnd
 def first_cause(ends: Sequence[RankEnd]) -> str:
     """The message of a failed attempt.
 
-    A lost host or a process ended by a signal comes before Python errors: when a peer dies, the survivors' collectives
-    raise, and may be heard first. Among equals the first to be known counts. Equal errors of several ranks are one
-    message with a list.
+    A lost host, or a process that a signal or a plain exit ended, comes before Python errors: when a peer dies, the
+    survivors' collectives raise, and may be heard first. An abort comes last: so JAX ends the survivors. Among equals
+    the first to be known counts. Equal errors of several ranks are one message with a list.
 
     Args:
         ends: every rank that ended badly, at least one.
@@ -26,8 +26,7 @@ def first_cause(ends: Sequence[RankEnd]) -> str:
     if first.lost is not None:
         return f"{where} was lost{during}: {first.lost}"
     if first.signal is not None:
-        name = signal.Signals(first.signal).name
-        return f"{where} was killed by signal {first.signal} ({name}){during}{_signal_hint(first.signal)}"
+        return f"{where} was killed by signal {_signal_name(first.signal)}{during}{_signal_hint(first.signal)}"
     if first.error is not None:
         error = first.error
         return f"{where} raised {error['type']}: {error['message']}{during}\n\n{error['traceback'].rstrip()}"
@@ -37,9 +36,9 @@ def first_cause(ends: Sequence[RankEnd]) -> str:
 def _severity(end: RankEnd) -> int:
     if end.lost is not None:
         return 0
-    if end.signal is not None:
-        return 3 if end.signal == signal.SIGABRT else 1  # JAX aborts the survivors when it loses process 0
-    return 2 if end.error is not None else 4
+    if end.signal == signal.SIGABRT:
+        return 3  # so JAX ends the survivors when it loses process 0
+    return 2 if end.error is not None else 1
 
 
 def _kind(end: RankEnd) -> tuple[object, ...]:
@@ -54,6 +53,13 @@ def _places(ends: Sequence[RankEnd]) -> str:
         return f"rank {rank} on host {host}"
     listed = ", ".join(f"{rank} on {host}" for rank, host in ranks)
     return f"ranks {listed} each" if len(ranks) <= 8 else f"{len(ranks)} ranks (first: {rank} on {host}) each"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return f"{number} ({signal.Signals(number).name})"
+    except ValueError:  # a real-time signal between the first and the last has no name
+        return f"{number}"
 
 
 def _signal_hint(number: int) -> str:

@@ -9,6 +9,7 @@ results/        files that rank 0 left as results
 plots/          and as pictures
 """
 
+import datetime
 import json
 import shutil
 from collections.abc import Iterable, Iterator
@@ -112,7 +113,7 @@ def all_jobs() -> list[JobFolder]:
     if not folder.is_dir():
         return []
     jobs = [JobFolder(path) for path in folder.iterdir() if (path / "job.json").exists()]
-    return sorted(jobs, key=lambda job: str(job.job()["spec"]["submitted"]))
+    return sorted(jobs, key=lambda job: datetime.datetime.fromisoformat(job.job()["spec"]["submitted"]))
 
 
 def settle_lost_jobs(jobs: Iterable[JobFolder], cluster: str, why: str) -> list[str]:

@@ -1,0 +1,71 @@
+"""The message of a failed attempt names what happened first, whatever was heard first."""
+
+import signal
+from collections.abc import Mapping
+
+import pytest
+
+from launcher.first_cause import first_cause
+from launcher.job import RankEnd
+
+
+def _error(kind: str, message: str) -> Mapping[str, str]:
+    text = f'Traceback (most recent call last):\n  File "run.py", line 3, in run\n{kind}: {message}\n'
+    return {"type": kind, "message": message, "traceback": text}
+
+
+GLOO = _error("JaxRuntimeError", "Gloo all-reduce failed: Connection closed by peer")
+KILLED = RankEnd(rank=1, host="b", signal=signal.SIGKILL, phase="step 120 of 400", order=1)
+RAISED = RankEnd(rank=0, host="a", error=_error("ValueError", "no data"), phase="load", order=2)
+SURVIVOR = RankEnd(rank=0, host="a", error=GLOO, phase="step 121 of 400", order=0)
+ABORTED = RankEnd(rank=2, host="c", signal=signal.SIGABRT, order=0)
+EXITED = RankEnd(rank=3, host="d", exit_code=3, phase="run", order=3)
+LOST = RankEnd(rank=4, host="e", lost="its agent cannot be reached (ActorDiedError)", order=9)
+
+
+@pytest.mark.parametrize(
+    ("ends", "first_words"),
+    [
+        ([KILLED], "rank 1 on host b was killed by signal 9 (SIGKILL) during 'step 120 of 400'"),
+        ([SURVIVOR, KILLED], "rank 1 on host b was killed by signal 9"),  # the survivor was heard first
+        ([SURVIVOR, KILLED, LOST], "rank 4 on host e was lost: its agent cannot be reached (ActorDiedError)"),
+        ([ABORTED, RAISED], "rank 0 on host a raised ValueError: no data during 'load'"),  # JAX aborted the other
+        ([ABORTED, EXITED], "rank 3 on host d ended with exit code 3 during 'run', without a Python exception"),
+        ([SURVIVOR, EXITED], "rank 3 on host d ended with exit code 3"),
+        ([ABORTED], "rank 2 on host c was killed by signal 6 (SIGABRT): an assertion in C++, or JAX after it lost"),
+        ([SURVIVOR, RAISED], "rank 0 on host a raised JaxRuntimeError"),
+        ([RAISED, SURVIVOR], "rank 0 on host a raised JaxRuntimeError"),  # `order` counts, not the place in the list
+    ],
+)
+def test_the_first_cause_is_named(ends: list[RankEnd], first_words: str) -> None:
+    assert first_cause(ends).startswith(first_words)
+
+
+def test_a_python_error_comes_with_its_traceback() -> None:
+    sentence, blank, *traceback = first_cause([RAISED]).splitlines()
+    assert sentence == "rank 0 on host a raised ValueError: no data during 'load'"
+    assert blank == ""
+    assert traceback[0] == "Traceback (most recent call last):"
+    assert traceback[-1] == "ValueError: no data"
+
+
+def test_a_killed_process_gets_advice() -> None:
+    assert "by the kernel when memory ran out" in first_cause([KILLED])
+    terminated = RankEnd(rank=0, host="a", signal=signal.SIGTERM)
+    assert first_cause([terminated]) == "rank 0 on host a was killed by signal 15 (SIGTERM)"
+
+
+def test_a_real_time_signal_has_no_name_but_a_number() -> None:
+    assert first_cause([RankEnd(rank=0, host="a", signal=37)]).startswith("rank 0 on host a was killed by signal 37")
+
+
+def test_equal_errors_are_one_message_with_a_list_in_the_order_of_ranks() -> None:
+    ends = [RankEnd(rank=rank, host=f"h{rank}", error=GLOO, order=5 - rank) for rank in (2, 0, 1)]
+    assert first_cause(ends).startswith("ranks 0 on h0, 1 on h1, 2 on h2 each raised JaxRuntimeError")
+    many = [RankEnd(rank=rank, host=f"h{rank}", exit_code=1, order=rank) for rank in range(9)]
+    assert first_cause(many).startswith("9 ranks (first: 0 on h0) each ended with exit code 1")
+
+
+def test_other_errors_are_not_listed_with_the_first() -> None:
+    other = RankEnd(rank=1, host="b", error=_error("ValueError", "other data"), order=3)
+    assert first_cause([RAISED, other]).startswith("rank 0 on host a raised ValueError: no data")

@@ -1,0 +1,43 @@
+"""First come, first served: who gets which hosts."""
+
+import pytest
+
+from launcher.job_queue import Waiting, next_to_start
+
+HOSTS = ["h0", "h1", "h2", "h3"]
+
+
+@pytest.mark.parametrize(
+    ("queue", "held", "decision"),
+    [
+        ([], {}, None),
+        ([("a", 4)], {}, ("a", HOSTS)),
+        ([("a", 2)], {}, ("a", ["h0", "h1"])),
+        ([("a", 2)], {"h0": "x", "h2": "x"}, ("a", ["h1", "h3"])),  # in the order of ranks, whatever is free
+        ([("a", 2)], {"h0": "x", "h1": "x", "h2": "x"}, None),
+        ([("a", 4), ("b", 1)], {"h0": "x"}, None),  # b does not pass a, or a would starve
+        ([("a", 1), ("b", 4)], {"h3": "x"}, ("a", ["h0"])),
+        ([("a", 5)], {}, None),
+        ([("a", 1)], {"gone": "x"}, ("a", ["h0"])),  # a host that is not alive any more holds nobody up
+    ],
+)
+def test_decisions(queue: list[tuple[str, int]], held: dict[str, str], decision: tuple[str, list[str]] | None) -> None:
+    assert next_to_start([Waiting(*job) for job in queue], HOSTS, held) == decision
+
+
+def test_every_job_gets_its_turn_in_order() -> None:
+    queue = [Waiting("a", 3), Waiting("b", 2), Waiting("c", 1), Waiting("d", 4)]
+    held: dict[str, str] = {}
+    started = []
+    while queue:
+        decision = next_to_start(queue, HOSTS, held)
+        if decision is None:
+            oldest = next(iter(held.values()))
+            held = {host: job for host, job in held.items() if job != oldest}
+            continue
+        name, hosts = decision
+        assert not set(hosts) & set(held)
+        held |= dict.fromkeys(hosts, name)
+        started.append(name)
+        queue.pop(0)
+    assert started == ["a", "b", "c", "d"]

@@ -1,0 +1,57 @@
+"""One integrity verdict for a job, and the summary that holds it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from launcher.outputs import read_summary, summarize_verdicts, write_summary
+
+
+def _verdict(step: int, status: str = "ok", rank: int = 0, checked: int = 100, single: int = 0) -> dict[str, Any]:
+    return {"rank": rank, "step": step, "status": status, "bytes_checked": checked, "bytes_single_copy": single}
+
+
+def test_no_check_is_never_ok() -> None:
+    assert summarize_verdicts([])["status"] == "nothing-checked"
+
+
+def test_the_last_check_speaks_for_the_job() -> None:
+    verdicts = [
+        _verdict(10),
+        _verdict(10, rank=1),
+        _verdict(20, checked=70, single=30),
+        _verdict(20, rank=1, checked=70),
+    ]
+    summary = summarize_verdicts(verdicts)
+    assert (summary["status"], summary["num_checks"], summary["bytes_checked"]) == ("ok", 2, 70)
+
+
+def test_an_end_where_nothing_was_compared_is_not_ok() -> None:
+    summary = summarize_verdicts([_verdict(10), _verdict(20, "nothing-checked", checked=0, single=100)])
+    assert (summary["status"], summary["bytes_checked"], summary["bytes_single_copy"]) == ("nothing-checked", 0, 100)
+
+
+def test_one_divergence_is_never_forgotten() -> None:
+    assert summarize_verdicts([_verdict(10, "diverged", rank=1), _verdict(20)])["status"] == "diverged"
+
+
+def test_ranks_are_heard_in_any_order() -> None:
+    late = [_verdict(20, rank=1), _verdict(10, "nothing-checked", rank=0, checked=0)]
+    assert summarize_verdicts(late)["status"] == "ok"
+
+
+def test_a_summary_is_written_whole_and_read_back(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    result = {"metrics": {"loss": 1.5}, "result_digest": "d" * 64, "diagnostics": {"warnings": ["w"]}, "seconds": 3.0}
+    short = write_summary(tmp_path, result, [_verdict(1)])
+    assert short == {
+        "metrics": {"loss": 1.5},
+        "result_digest": "d" * 64,
+        "integrity": summarize_verdicts([_verdict(1)]),
+    }
+    assert read_summary(tmp_path) == short | {"diagnostics": {"warnings": ["w"]}}
+    assert json.loads((tmp_path / "results" / "summary.json").read_text()) == read_summary(tmp_path)
+
+
+def test_a_job_without_results_has_no_summary(tmp_path: Path) -> None:
+    assert read_summary(tmp_path) is None

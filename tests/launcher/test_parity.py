@@ -1,0 +1,84 @@
+"""What differs between hosts, which of them is the odd one, and whether it matters."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from launcher.attempt import HostFacts
+from launcher.parity import MAX_CLOCK_SKEW_S, Difference, compare
+
+HOSTS = ("h0", "h1", "h2")
+
+
+def _facts(**odd: dict[str, Any]) -> list[HostFacts]:
+    """Three equal hosts, but for `h1={field: value}`."""
+    same = HostFacts(
+        host="",
+        versions={"python": "3.11.7", "jax": "0.10.2"},
+        code_digest="c" * 64,
+        flags={"JAX_PLATFORMS": "cpu"},
+        num_devices=2,
+        device_kind="cpu",
+        hostname="box",
+        resolves_to="127.0.0.1",
+        clock=1_000_000.0,
+    )
+    return [dataclasses.replace(same, host=host, **odd.get(host, {})) for host in HOSTS]
+
+
+def test_equal_hosts_do_not_differ() -> None:
+    assert compare(_facts(), devices_per_host=2) == []
+    assert compare(_facts()[:1], devices_per_host=2) == []
+
+
+@pytest.mark.parametrize(
+    ("odd", "what", "found", "expected"),
+    [
+        ({"versions": {"python": "3.11.7", "jax": "0.12.0"}}, "jax", "0.12.0", "0.10.2"),
+        ({"code_digest": "d" * 64}, "code", "d" * 12, "c" * 12),
+        ({"flags": {"JAX_PLATFORMS": "tpu"}}, "JAX_PLATFORMS", "tpu", "cpu"),
+        ({"flags": {}}, "JAX_PLATFORMS", "unset", "cpu"),
+        ({"flags": {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--x"}}, "XLA_FLAGS", "--x", "unset"),
+        ({"device_kind": "TPU v5e"}, "device kind", "TPU v5e", "cpu"),
+        ({"num_devices": 1}, "devices", "1", "2"),
+        ({"num_devices": -1, "device_kind": "the probe failed: x"}, "devices", "the probe failed: x", "2"),
+    ],
+)
+@pytest.mark.parametrize("host", HOSTS)
+def test_the_odd_host_is_named_and_refused(
+    odd: dict[str, Any], what: str, found: str, expected: str, host: str
+) -> None:
+    difference = Difference(what, (host,), found, expected, matters=True)
+    assert compare(_facts(**{host: odd}), devices_per_host=2) == [difference]
+    assert str(difference) == f"{what}: {host} has {found}, expected {expected}"
+
+
+def test_hosts_that_are_equally_odd_are_one_difference() -> None:
+    odd = {"versions": {"python": "3.11.7", "jax": "0.12.0"}}
+    facts = [*_facts(h1=odd, h2=odd), *(dataclasses.replace(fact, host=f"{fact.host}b") for fact in _facts())]
+    (difference,) = compare(facts, devices_per_host=2)
+    assert difference.hosts == ("h1", "h2")
+
+
+def test_with_a_tie_the_first_host_is_right() -> None:
+    facts = _facts(h1={"code_digest": "d" * 64})[:2]
+    (difference,) = compare(facts, devices_per_host=2)
+    assert difference.hosts == ("h1",)
+
+
+def test_the_wrong_number_of_devices_everywhere_is_said_of_every_host() -> None:
+    differences = compare(_facts(), devices_per_host=4)
+    assert [(d.hosts, d.found, d.expected) for d in differences] == [((host,), "2", "4") for host in HOSTS]
+
+
+@pytest.mark.parametrize("skew_s", [MAX_CLOCK_SKEW_S + 1, -3600.0])
+def test_a_wrong_clock_is_said_but_not_refused(skew_s: float) -> None:
+    (difference,) = compare(_facts(h2={"clock": 1_000_000.0 + skew_s}), devices_per_host=2)
+    assert (difference.what, difference.hosts, difference.matters) == ("clock", ("h2",), False)
+    assert compare(_facts(h2={"clock": 1_000_000.0 + MAX_CLOCK_SKEW_S - 1}), devices_per_host=2) == []
+
+
+def test_what_matters_comes_first() -> None:
+    facts = _facts(h0={"resolves_to": "-"}, h1={"num_devices": 1}, h2={"clock": 0.0})
+    assert [difference.matters for difference in compare(facts, devices_per_host=2)] == [True, False, False]
