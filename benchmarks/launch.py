@@ -19,6 +19,8 @@ import argparse
 import json
 import os
 import platform
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -199,6 +201,7 @@ def _numbers(text: str) -> list[int]:
 
 def main() -> None:
     options = parse_options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through every `with`: nothing is left running
     # Short, because Ray's sockets lie below it and a Unix socket's path has at most 107 bytes.
     with tempfile.TemporaryDirectory(prefix="spl-bench-", ignore_cleanup_errors=True) as folder:
         run = Run(options, Path(folder))

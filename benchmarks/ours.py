@@ -12,6 +12,7 @@ import psutil
 from children import ROOT, Child, cpu_s
 
 TIMEOUT_S = 300.0
+POLL_S = 0.5
 MARKER = "SPMD_LAUNCH_CLUSTER_ID"  # as in cluster.processes
 
 # The entry point's two lines, and one that tells the moment of the call: after the imports, before the first check.
@@ -96,6 +97,7 @@ class OurCluster:
         while json.loads(self.installation.command("status", self.name, "--json")[1])["state"] != "WARM":
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{self.name} was not WARM within {timeout_s:g} s")
+            time.sleep(POLL_S)
 
     def submit(self, **settings: int) -> dict[str, Any]:
         """`spmd-launch submit psum-check`, from its prompt.

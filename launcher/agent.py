@@ -1,7 +1,7 @@
 """The agent: one detached Ray actor a host, which starts and watches that host's rank process. Knows no JAX.
 
-It keeps one standby, a rank process that has imported everything but touched no device. A standby serves one attempt
-and is never used again; the next one is started when the attempt runs, not while it starts.
+It keeps one template, a process that has imported everything but touched no device; each attempt's rank is a fresh fork
+of it. A job that brings other code starts from a new template, which becomes warm when the attempt runs, not before.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from launcher.environment import flags_that_matter, rank_environment, versions
 from launcher.host_attempt import HostAttempt
 from launcher.process_watch import end_with_parent
 from launcher.rank_process import Message, RankProcess, keep
+from launcher.template_process import TemplateEndedError, TemplateProcess
 
 PROBE_TIMEOUT_S = 90.0
 
@@ -33,7 +34,7 @@ class Agent:
         folder: ours on this host's disk.
         address: this host's address, for rank 0's coordination service.
         accelerator, devices_per_host, cluster_env: as in the cluster file.
-        code_digest: of the code that a standby runs until a job brings another.
+        code_digest: of the code that the template runs until a job brings another.
     """
 
     def __init__(
@@ -53,8 +54,8 @@ class Agent:
         self.devices_per_host = devices_per_host
         self.cluster_env = cluster_env
         self.code_digest = code_digest
-        self.standby: RankProcess | None = None
-        self.standby_code = ""
+        self.template: TemplateProcess | None = None
+        self.templates = asyncio.Lock()
         self.attempts: dict[str, HostAttempt] = {}
         for name in ("home", "tmp", "work", "code", "files", "ranks", "attempts"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
@@ -115,36 +116,44 @@ class Agent:
             await asyncio.to_thread(path.unlink)
         return text
 
-    # -- standby
+    # -- template
 
     async def fill_standby(self) -> None:
-        """Starts a standby if there is none."""
-        if self.standby is not None and self.standby.running:
-            return
-        self.standby_code = self.code_digest
-        self.standby = await RankProcess.start(self._environment(self.code_digest), self.folder)
+        """Makes the template warm, starting it if there is none."""
+        template = await self._template_for(self.code_digest)
+        await template.import_all()
 
     async def standby_state(self) -> str:
         """`WARM`, `warming`, or `none`."""
-        if self.standby is None or not self.standby.running:
+        if self.template is None or not self.template.running:
             return "none"
-        return "WARM" if self.standby.warm else "warming"
+        return "WARM" if self.template.warm else "warming"
 
-    async def _take_process(self, code_digest: str) -> RankProcess:
-        standby, self.standby = self.standby, None
-        if standby is not None and standby.running and self.standby_code == code_digest:
-            return standby
-        if standby is not None:
-            standby.kill()
-            keep(standby.wait())
-        return await RankProcess.start(self._environment(code_digest), self.folder)
+    async def _template_for(self, code_digest: str) -> TemplateProcess:
+        async with self.templates:
+            old = self.template
+            if old is not None and old.running and old.code_digest == code_digest:
+                return old
+            if old is not None:
+                await old.end()
+            self.template = await TemplateProcess.start(self._environment(code_digest), self.folder, code_digest)
+            return self.template
+
+    async def _fork(self, code_digest: str) -> RankProcess:
+        """A new rank; from a template that has imported nothing if the warm one cannot be forked."""
+        template = await self._template_for(code_digest)
+        try:
+            return await template.fork()
+        except TemplateEndedError:
+            await template.end()
+            return await (await self._template_for(code_digest)).fork()
 
     # -- attempts
 
     async def start(self, task: RankTask) -> int:
         """Starts this host's rank of an attempt; returns its pid."""
         self.code_digest = task.code_digest
-        process = await self._take_process(task.code_digest)
+        process = await self._fork(task.code_digest)
         attempt = HostAttempt(task, process, self.folder / "attempts" / task.attempt_id)
         self.attempts[task.attempt_id] = attempt
         assignment = attempt.assignment(self.host, self.address, self.folder / "files")

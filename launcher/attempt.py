@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-
 AGENT_RESTARTED = "the agent of this host was ended and started again"
 
 

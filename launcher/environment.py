@@ -26,8 +26,9 @@ def versions() -> dict[str, str]:
 
 
 def preimports() -> str:
-    """Modules that a standby process imports ahead: where the workloads' `run` functions live."""
-    return " ".join(["jax", *(spec.run.partition(":")[0] for spec in WORKLOADS.values())])
+    """Modules that a template imports: where the workloads' `run` functions live, and what those import late."""
+    late = ["orbax.checkpoint", "matplotlib.figure", "sklearn.datasets"]
+    return " ".join(["jax", "workloads.context", *(spec.run.partition(":")[0] for spec in WORKLOADS.values()), *late])
 
 
 def rank_environment(
@@ -59,6 +60,10 @@ def rank_environment(
         "PYTHONPATH": str(code),
         "PYTHONHASHSEED": "0",  # iteration order of sets must not differ between hosts
         "PYTHONUNBUFFERED": "1",
+        # The template is forked, so it must have one thread; these libraries start theirs when they are imported.
+        "OPENBLAS_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
         "MPLBACKEND": "Agg",
         "SPMD_LAUNCH_LEASE_S": f"{LEASE_S:g}",
         "SPMD_LAUNCH_PREIMPORT": preimports(),

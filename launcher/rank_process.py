@@ -1,4 +1,4 @@
-"""The agent's side of one rank process: start it, talk to it, hold its lease, know exactly how it ended."""
+"""The agent's side of one rank: talk to it, hold its lease, know exactly how it ended."""
 
 import asyncio
 import contextlib
@@ -6,8 +6,7 @@ import json
 import os
 import signal
 import socket
-import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -20,64 +19,36 @@ DRAIN_S = 1.0
 
 
 class RankProcess:
-    """A child process that leads a process group of its own and lives as long as its lease is renewed.
+    """A process that leads a group of its own and lives as long as its lease is renewed.
 
-    Make it with `start`. Until `assign` it is a standby.
+    `launcher.template_process` makes it.
 
-    Attributes:
-        warm: whether it has imported everything that a workload needs.
+    Args:
+        pid: of the process.
+        channel: our end of its control descriptor.
+        exited: becomes its exit code, or minus the number of the signal that ended it.
+        record: where it is recorded for the holder while it lives.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process, channel: socket.socket, record: Path):
-        self.process = process
-        self.warm = False
+    def __init__(self, pid: int, channel: socket.socket, exited: "asyncio.Future[int]", record: Path):
+        self.pid = pid
         self._channel = channel
+        self._exited = exited
         self._record = record
         self._hear: Callable[[Message], None] = lambda message: None
         self._silence_s: Callable[[], float] = lambda: 0.0
+        identity = ProcessId.of(pid)
+        if identity is not None:
+            write_json(record, {"rank": identity.to_json(), "agent": ProcessId.current().to_json()})
         self._reading = keep(self._read())
         self._renewing = keep(self._renew_lease())
 
-    @classmethod
-    async def start(cls, environment: Mapping[str, str], folder: Path) -> "RankProcess":
-        """Starts a standby.
-
-        Args:
-            environment: all of its variables.
-            folder: the host's; holds `work/`, `standby.log`, and `ranks/` where each process is recorded for the
-                holder.
-        """
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        with (folder / "standby.log").open("ab") as output, theirs:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "launcher.rank.main",
-                env={**environment, "SPMD_LAUNCH_CONTROL_FD": str(theirs.fileno())},
-                cwd=folder / "work",
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
-        record = folder / "ranks" / f"{process.pid}.json"
-        identity = ProcessId.of(process.pid)
-        if identity is not None:
-            write_json(record, {"rank": identity.to_json(), "agent": ProcessId.current().to_json()})
-        return cls(process, ours, record)
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
     @property
     def running(self) -> bool:
-        return self.process.returncode is None
+        return not self._exited.done()
 
     async def assign(self, task: Message, hear: Callable[[Message], None], silence_s: Callable[[], float]) -> None:
-        """Turns the standby into a rank.
+        """Gives the process its one task.
 
         Args:
             task: the assignment.
@@ -99,7 +70,7 @@ class RankProcess:
 
         Nothing of its process group is left after this, and everything it said has been heard.
         """
-        code = await self.process.wait()
+        code = await asyncio.shield(self._exited)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)  # children that outlived it
         await asyncio.wait([self._reading], timeout=DRAIN_S)
@@ -116,22 +87,8 @@ class RankProcess:
                 os.killpg(self.pid, signal.SIGKILL)
 
     async def _read(self) -> None:
-        loop = asyncio.get_running_loop()
-        buffer = b""
-        while True:
-            try:
-                data = await loop.sock_recv(self._channel, 1 << 16)
-            except OSError:
-                return
-            if not data:
-                return
-            *lines, buffer = (buffer + data).split(b"\n")
-            for line in lines:
-                message = json.loads(line)
-                if message["type"] == "warm":
-                    self.warm = True
-                else:
-                    self._hear(message)
+        async for message in read_messages(self._channel):
+            self._hear(message)
 
     async def _renew_lease(self) -> None:
         while self.running:
@@ -140,6 +97,22 @@ class RankProcess:
                 return
             await self.send({"type": "lease"})
             await asyncio.sleep(LEASE_S / 5)
+
+
+async def read_messages(channel: socket.socket) -> AsyncIterator[Message]:
+    """JSON objects, one a line, until the other end is closed."""
+    loop = asyncio.get_running_loop()
+    buffer = b""
+    while True:
+        try:
+            data = await loop.sock_recv(channel, 1 << 16)
+        except OSError:
+            return
+        if not data:
+            return
+        *lines, buffer = (buffer + data).split(b"\n")
+        for line in lines:
+            yield json.loads(line)
 
 
 _TASKS: set[asyncio.Task[Any]] = set()

@@ -136,7 +136,7 @@ def no_rank_survives(request: pytest.FixtureRequest) -> Iterator[None]:
     cli, name = request.getfixturevalue("cli"), request.getfixturevalue("cluster")
     status = cli.json("status", name)
     assert all(host["job"] is None for host in status["hosts"]), status
-    ranks = [p for p in processes_of(cli.record(name)["cluster_id"]) if "launcher.rank.main" in p.cmdline()]
+    ranks = [p for p in processes_of(cli.record(name)["cluster_id"]) if "launcher.rank.template" in p.cmdline()]
     assert len(ranks) <= len(status["hosts"]), [p.cmdline() for p in ranks]
 
 

@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+import signal
 import sys
 
 import click
@@ -54,6 +55,8 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point: exit code 0, 1 for a failure, 2 for a mistake to correct, 130 when interrupted."""
+    # A SIGTERM is an interrupt like Ctrl-C: what is half made is undone on the way out.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         code = cli(standalone_mode=False)
     except (UserError, FailureError) as error:

@@ -12,6 +12,7 @@ from launcher.protocol import Connection
 
 PLAIN_PERIOD_S = 5.0
 RATE_WINDOW_S = 10.0
+ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
 
 Snapshot = dict[str, Any]
 
@@ -54,9 +55,8 @@ def _show_plain(line: "LiveLine", snapshots: Iterator[Snapshot], to_stderr: bool
     last: Snapshot = {}
     for last in snapshots:
         text = line.render(last)
-        news = text.split("  ")[1] != shown or time.monotonic() - shown_at > PLAIN_PERIOD_S
-        if news:
-            shown, shown_at = text.split("  ")[1], time.monotonic()
+        if text != shown and (last["state"] in ENDED or time.monotonic() - shown_at > PLAIN_PERIOD_S):
+            shown, shown_at = text, time.monotonic()
             click.echo(text, err=to_stderr)
     return last
 

@@ -1,33 +1,29 @@
-"""A rank process: `python -m launcher.rank.main`. Standby, assignment, rendezvous, workload, result, end.
+"""A rank, from its assignment to its end: rendezvous, workload, result.
 
-Started by an agent, with the control descriptor's number in SPMD_LAUNCH_CONTROL_FD. It imports what workloads need,
-touches no device, says `warm`, and waits for its one assignment. It ends by `os._exit`: JAX's atexit handler waits
-for peers that may never come.
+It is a fork of the host's template (`launcher.rank.template`), and ends by `os._exit`: JAX's atexit handler waits for
+peers that may never come.
 """
 
-import importlib
 import os
 import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from launcher.rank.control import Control, Message, die_with_parent
+from launcher.rank.control import Control, Message
 from launcher.rank.exit_codes import EXIT_PORT_LOST
 
 
-def main() -> None:
-    die_with_parent()
-    control = Control(int(os.environ["SPMD_LAUNCH_CONTROL_FD"]), float(os.environ["SPMD_LAUNCH_LEASE_S"]))
-    import_ahead(os.environ.get("SPMD_LAUNCH_PREIMPORT", "").split(), control)
-    control.send({"type": "warm"})
+def run_rank(descriptor: int, lease_s: float) -> NoReturn:
+    """Waits for the one assignment on the control descriptor, runs it, and ends this process."""
+    control = Control(descriptor, lease_s)
     assignment = control.receive()
     redirect_output(Path(assignment["log"]))
     started = time.monotonic()
     try:
         result = run_assignment(assignment, control)
-    except BaseException as error:  # noqa: BLE001 - the one place that reports: whatever ends the workload is the job's message
+    except BaseException as error:  # noqa: BLE001 - the one place that reports: what ends the workload is the message
         from launcher.rank.rendezvous import PortLostError
 
         if isinstance(error, PortLostError):
@@ -37,14 +33,6 @@ def main() -> None:
         os._exit(1)
     control.send({"type": "result", "seconds": time.monotonic() - started, **result})
     leave()
-
-
-def import_ahead(modules: list[str], control: Control) -> None:
-    """Imports what a workload will want, unless an assignment is waiting already."""
-    for module in modules:
-        if control.waiting():
-            return
-        importlib.import_module(module)
 
 
 def redirect_output(log: Path) -> None:
@@ -122,7 +110,7 @@ def report_error(error: BaseException, control: Control) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def leave() -> None:
+def leave() -> NoReturn:
     """Ends this process well: JAX's shutdown barrier first (a peer that is still busy must not lose its service)."""
     import jax
 
@@ -130,7 +118,3 @@ def leave() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

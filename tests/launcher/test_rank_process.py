@@ -11,43 +11,74 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import psutil
 import pytest
 
 from cluster.processes import ProcessId
 from launcher.rank.exit_codes import EXIT_LEASE_LOST
 from launcher.rank_process import Message, RankProcess
+from launcher.template_process import TemplateProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 60.0
+Value = TypeVar("Value")
 
 
 class Host:
-    """An agent's folder, and modules that a rank imports ahead: each runs as code of the rank's main thread."""
+    """An agent's folder, and a module that stands where a rank looks for JAX: its code runs in the rank's main thread."""
 
     def __init__(self, folder: Path):
         self.folder = folder
         self.modules = folder / "modules"
+        self.log = folder / "rank.log"
         for name in ("modules", "work", "ranks"):
             (folder / name).mkdir()
 
-    def environment(self, code: str = "", lease_s: float = 30.0) -> dict[str, str]:
-        """Variables of a rank whose main thread runs `code` before it says `warm`."""
-        (self.modules / "run_ahead.py").write_text(code)
+    def environment(self, lease_s: float = 30.0) -> dict[str, str]:
         return {
             **os.environ,
             "PYTHONPATH": f"{ROOT}{os.pathsep}{self.modules}",
             "PYTHONDONTWRITEBYTECODE": "1",
             "SPMD_LAUNCH_LEASE_S": f"{lease_s:g}",
-            "SPMD_LAUNCH_PREIMPORT": "run_ahead",
             "XLA_FLAGS": "--xla_force_host_platform_device_count=1",
             "JAX_PLATFORMS": "cpu",
+            "OPENBLAS_NUM_THREADS": "1",
+            "OMP_NUM_THREADS": "1",
         }
 
-    def start(self, code: str = "", lease_s: float = 30.0) -> Coroutine[Any, Any, RankProcess]:
-        return RankProcess.start(self.environment(code, lease_s), self.folder)
+    def task(self, code: str | None, settings: dict[str, str] | None = None) -> Message:
+        """An assignment that runs `code`; with None, `psum-check` on the real JAX."""
+        if code is not None:
+            (self.modules / "jax.py").write_text(code)
+        return {
+            "type": "assign", "workload": "psum-check", "settings": settings or {}, "rank": 0, "num_ranks": 1,
+            "seed": 0, "host": "h0", "address": "127.0.0.1", "output": str(self.folder / "output"),
+            "storage": str(self.folder), "log": str(self.log), "jax_config": {}, "checkpoint_every": 0,
+            "check_every": 0,
+        }  # fmt: skip
+
+    async def start(self, code: str) -> RankProcess:
+        """A rank that runs `code`, forked from a template of its own, which `run` ends."""
+        template = await self.template()
+        rank = await template.fork()
+        await rank.assign(self.task(code), lambda message: None, lambda: 0.0)
+        return rank
+
+    async def template(self) -> TemplateProcess:
+        self._template = await TemplateProcess.start(self.environment(), self.folder, "digest")
+        return self._template
+
+    def run(self, program: Coroutine[Any, Any, Value]) -> Value:
+        """Runs a test's coroutine, then ends the template."""
+
+        async def run() -> Value:
+            try:
+                return await asyncio.wait_for(program, 2 * TIMEOUT_S)
+            finally:
+                await self._template.end()
+
+        return asyncio.run(run())
 
     def child_pid(self) -> int:
         """What `CHILD` wrote."""
@@ -84,7 +115,7 @@ def how_it_ends(host: Host, code: str) -> int:
         rank = await host.start(code)
         return await asyncio.wait_for(rank.wait(), TIMEOUT_S)
 
-    return asyncio.run(run())
+    return host.run(run())
 
 
 # -- how it ended
@@ -95,7 +126,7 @@ def how_it_ends(host: Host, code: str) -> int:
     [
         ("import os; os._exit(0)", 0),
         ("import os; os._exit(7)", 7),
-        ("import sys; sys.exit(3)", 3),
+        ("import sys; sys.exit(3)", 1),
         ("1 / 0", 1),
         ("import os; os.kill(os.getpid(), 15)", -signal.SIGTERM),
         ("import os; os.kill(os.getpid(), 9)", -signal.SIGKILL),
@@ -106,10 +137,10 @@ def test_exit_codes_and_signals_are_exact(host: Host, code: str, end: int) -> No
     assert how_it_ends(host, code) == end
 
 
-def test_what_a_standby_prints_is_kept(host: Host) -> None:
-    how_it_ends(host, "print('to stdout', flush=True); raise RuntimeError('broken import')")
-    log = (host.folder / "standby.log").read_text()
-    assert "to stdout" in log and "RuntimeError: broken import" in log
+def test_what_a_rank_prints_is_kept(host: Host) -> None:
+    assert how_it_ends(host, "import os; print('by Python'); os.system('echo by C'); raise RuntimeError('broken')") == 1
+    log = host.log.read_text()
+    assert "by Python" in log and "by C" in log and "RuntimeError: broken" in log
 
 
 def test_a_rank_is_recorded_for_the_holder_while_it_lives(host: Host) -> None:
@@ -122,7 +153,7 @@ def test_a_rank_is_recorded_for_the_holder_while_it_lives(host: Host) -> None:
         await rank.wait()
         assert list((host.folder / "ranks").iterdir()) == []
 
-    asyncio.run(run())
+    host.run(run())
 
 
 # -- how it is ended
@@ -140,7 +171,7 @@ def test_kill_ends_a_frozen_rank_and_its_children(host: Host) -> None:
         rank.kill()  # of one that has ended: nothing
         await asyncio.to_thread(until, lambda: gone(child))
 
-    asyncio.run(run())
+    host.run(run())
 
 
 def test_children_that_outlive_a_rank_are_ended(host: Host) -> None:
@@ -150,14 +181,16 @@ def test_children_that_outlive_a_rank_are_ended(host: Host) -> None:
 
 def test_a_rank_that_nobody_asks_for_is_ended(host: Host) -> None:
     async def run() -> int:
-        rank = await host.start("import time; time.sleep(600)")
-        await rank.assign({"type": "assign"}, lambda message: None, lambda: 1e9)
+        rank = await (await host.template()).fork()
+        await rank.assign(host.task(BUSY["sleeping"]), lambda message: None, lambda: 1e9)
         return await asyncio.wait_for(rank.wait(), TIMEOUT_S)
 
-    assert asyncio.run(run()) == -signal.SIGKILL
+    assert host.run(run()) == -signal.SIGKILL
 
 
 # -- the lease, held by hand: no agent, no parent that dies
+
+RANK = "import sys; from launcher.rank.main import run_rank; run_rank(int(sys.argv[1]), float(sys.argv[2]))"
 
 
 @pytest.fixture
@@ -165,14 +198,17 @@ def leased(host: Host) -> Iterator[Callable[..., tuple[subprocess.Popen[bytes], 
     """Starts a rank on a socket that the test holds: `leased(code, lease_s, leads_group)`."""
     started: list[tuple[subprocess.Popen[bytes], socket.socket]] = []
 
-    def start(code: str, lease_s: float, leads_group: bool = True) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    def start(
+        code: str | None, lease_s: float, leads_group: bool = True
+    ) -> tuple[subprocess.Popen[bytes], socket.socket]:
         ours, theirs = socket.socketpair()
-        environment = host.environment(code, lease_s) | {"SPMD_LAUNCH_CONTROL_FD": str(theirs.fileno())}
-        with (host.folder / "log").open("wb") as log, theirs:
+        with host.log.open("ab") as log, theirs:
             process = subprocess.Popen(
-                [sys.executable, "-m", "launcher.rank.main"], env=environment, cwd=host.folder / "work",
-                pass_fds=(theirs.fileno(),), start_new_session=leads_group, stderr=log,
+                [sys.executable, "-c", RANK, str(theirs.fileno()), str(lease_s)], env=host.environment(),
+                cwd=host.folder / "work", pass_fds=(theirs.fileno(),), start_new_session=leads_group, stderr=log,
             )  # fmt: skip
+        if code is not None:
+            ours.sendall(json.dumps(host.task(code)).encode() + b"\n")
         started.append((process, ours))
         return process, ours
 
@@ -183,7 +219,7 @@ def leased(host: Host) -> Iterator[Callable[..., tuple[subprocess.Popen[bytes], 
         ours.close()
 
 
-BUSY = {"sleeping": "import time; time.sleep(600)", "computing": "while True: pass", "waiting": ""}
+BUSY = {"sleeping": "import time; time.sleep(600)", "computing": "while True: pass"}
 
 
 @pytest.mark.parametrize("main_thread", BUSY)
@@ -195,7 +231,7 @@ def test_a_closed_descriptor_ends_the_rank(host: Host, leased: Callable[..., Any
     assert process.wait(TIMEOUT_S) == -signal.SIGKILL
     assert time.monotonic() - start < 5.0, "0.02 s on a quiet machine"
     until(lambda: gone(child))
-    assert re.search("the agent closed the control descriptor|descriptor failed", (host.folder / "log").read_text())
+    assert re.search("the agent closed the control descriptor|descriptor failed", host.log.read_text())
 
 
 @pytest.mark.parametrize("main_thread", BUSY)
@@ -203,7 +239,13 @@ def test_a_lease_that_runs_out_ends_the_rank(host: Host, leased: Callable[..., A
     process, _ = leased(CHILD + BUSY[main_thread], lease_s=0.5)
     assert process.wait(TIMEOUT_S) == -signal.SIGKILL
     until(lambda: gone(host.child_pid()))
-    assert "no contact with the agent for 0.5 s: the lease has run out" in (host.folder / "log").read_text()
+    assert "no contact with the agent for 0.5 s: the lease has run out" in host.log.read_text()
+
+
+def test_a_rank_without_a_task_holds_its_lease_too(host: Host, leased: Callable[..., Any]) -> None:
+    process, ours = leased(None, lease_s=600.0)
+    ours.close()
+    assert process.wait(TIMEOUT_S) == -signal.SIGKILL
 
 
 def test_a_lease_that_is_renewed_does_not_run_out(host: Host, leased: Callable[..., Any]) -> None:
@@ -221,38 +263,37 @@ def test_a_rank_that_leads_no_group_ends_itself_alone(host: Host, leased: Callab
 
 
 AGENT = """
-import asyncio, os, sys
+import asyncio, json, os, sys
 from pathlib import Path
-from launcher.rank_process import RankProcess
+from launcher.template_process import TemplateProcess
 async def main():
-    rank = await RankProcess.start(dict(os.environ), Path(sys.argv[1]))
-    print(rank.pid, flush=True)
+    template = await TemplateProcess.start(dict(os.environ), Path(sys.argv[1]), "digest")
+    rank = await template.fork()
+    await rank.assign(json.loads(sys.argv[2]), lambda message: None, lambda: 0.0)
+    print(template.process.pid, rank.pid, flush=True)
     await asyncio.sleep(600)
 asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("frozen", [False, True])
-def test_no_rank_outlives_its_agent(host: Host, frozen: bool) -> None:
-    environment = host.environment(BUSY["sleeping"], lease_s=600.0)
-    arguments = [sys.executable, "-c", AGENT, str(host.folder)]
-    with subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, text=True) as agent:
+@pytest.mark.skipif(sys.platform != "linux", reason="a frozen process is ended by the holder elsewhere")
+@pytest.mark.parametrize("frozen", [(), ("rank",), ("template",), ("template", "rank")], ids=str)
+@pytest.mark.parametrize("victim", ["agent", "template"])
+def test_no_rank_outlives_its_agent_or_template(host: Host, victim: str, frozen: tuple[str, ...]) -> None:
+    task = json.dumps(host.task(CHILD + BUSY["sleeping"]))
+    arguments = [sys.executable, "-c", AGENT, str(host.folder), task]
+    with subprocess.Popen(arguments, env=host.environment(600.0), stdout=subprocess.PIPE, text=True) as agent:
         assert agent.stdout is not None
-        rank = ProcessId.of(int(agent.stdout.readline()))
-        assert rank is not None
-        until(
-            lambda: "run_ahead" in (host.folder / "modules" / "run_ahead.py").name and _has_asked_the_kernel(rank.pid)
-        )
-        if frozen:
-            os.kill(rank.pid, signal.SIGSTOP)
+        template, rank = (ProcessId.of(int(pid)) for pid in agent.stdout.readline().split())
+        assert template is not None and rank is not None
+        host.child_pid()  # the rank is at work
+        for name in frozen:
+            {"template": template, "rank": rank}[name].signal(signal.SIGSTOP)
+        os.kill(agent.pid if victim == "agent" else template.pid, signal.SIGKILL)
+        ended = rank.wait(5.0) and template.wait(5.0)
         agent.kill()
-        agent.wait()
-    assert rank.wait(5.0 if sys.platform == "linux" or not frozen else 0.0), "0.05 s on a quiet machine"
-
-
-def _has_asked_the_kernel(pid: int) -> bool:
-    """Whether its lease thread runs: `die_with_parent` has been called before that."""
-    return psutil.Process(pid).num_threads() > 1
+    until(lambda: gone(host.child_pid())) if not frozen else os.kill(host.child_pid(), signal.SIGKILL)
+    assert ended, "0.05 s on a quiet machine"
 
 
 # -- a whole life
@@ -273,21 +314,16 @@ def test_what_a_workload_raises_is_told_before_the_end(host: Host) -> None:
     assert code == 1
     assert (error["type"], error["message"]) == ("ConfigError", "size=0: must be at least 1")
     assert error["traceback"].startswith("Traceback") and error["traceback"].rstrip().endswith(error["message"])
-    assert "ConfigError" in (host.folder / "rank.log").read_text()
+    assert "ConfigError" in host.log.read_text()
 
 
 def _run_psum_check(host: Host, settings: dict[str, str]) -> tuple[list[Message], int]:
     """One whole attempt of one rank; returns what was heard and the exit code."""
-    task = {
-        "type": "assign", "workload": "psum-check", "settings": settings, "rank": 0, "num_ranks": 1, "seed": 0,
-        "host": "h0", "address": "127.0.0.1", "output": str(host.folder / "output"), "storage": str(host.folder),
-        "log": str(host.folder / "rank.log"), "jax_config": {}, "checkpoint_every": 0, "check_every": 0,
-    }  # fmt: skip
 
     async def run() -> tuple[list[Message], int]:
         heard: list[Message] = []
-        rank = await host.start()
-        await rank.assign(task, heard.append, lambda: 0.0)
-        return heard, await asyncio.wait_for(rank.wait(), 2 * TIMEOUT_S)
+        rank = await (await host.template()).fork()
+        await rank.assign(host.task(None, settings), heard.append, lambda: 0.0)
+        return heard, await rank.wait()
 
-    return asyncio.run(run())
+    return host.run(run())

@@ -11,7 +11,10 @@ from workloads.context import Context
 from workloads.errors import ReplicaDivergenceError
 from workloads.independent_chains.config import Config
 from workloads.independent_chains.history import History
-from workloads.independent_chains.job import start_job
+from workloads.independent_chains.job import Job, start_job
+from workloads.independent_chains.sampler import ChainState
+
+COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter", "partition-id")
 
 
 def digest(history: History) -> str:
@@ -21,35 +24,36 @@ def digest(history: History) -> str:
 
 
 def sample(context: Context, settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Samples with each of the settings; tells what this rank gathered."""
+    """Samples with each of the settings; tells what this rank gathered and what the checks said."""
     outcomes = []
     for setting in settings:
         job = start_job(Config(**setting), context)
         job.sample(0)
         state, history = job.gather()
         verdict = job.check(job.config.num_transitions, state, history)
+        text = job.program.advance_block.as_text()
         outcomes.append(
             {
                 "digest": digest(history),
                 "status": verdict.status,
                 "bytes_checked": verdict.bytes_checked,
                 "bytes_single_copy": verdict.bytes_single_copy,
-                "idle": job.layout.num_idle_devices,
+                "collectives": [name for name in COLLECTIVES if name in text],
+                "tampered": tampered_check(job, state, history),
             }
         )
     return outcomes
 
 
-def tamper(context: Context, setting: dict[str, Any]) -> str:
-    """The last rank's copy of the gathered draws has one wrong bit: what the replica check says."""
-    job = start_job(Config(**setting), context)
-    job.sample(0)
-    state, history = job.gather()
+def tampered_check(job: Job, state: ChainState, history: History) -> str:
+    """What the replica check says if the last rank's copy of the gathered draws has one wrong bit."""
+    context = job.context
     if context.rank == context.num_ranks - 1:
-        history = dataclasses.replace(history, draws={name: array.copy() for name, array in history.draws.items()})
-        history.draws["x"].view(np.uint32)[3, 5, 0] ^= 1
+        draws = {name: array.copy() for name, array in history.draws.items()}
+        next(iter(draws.values())).view(np.uint32).ravel()[7] ^= 1
+        history = dataclasses.replace(history, draws=draws)
     try:
         job.check(job.config.num_transitions, state, history)
     except ReplicaDivergenceError as error:
         return str(error)
-    return "no divergence found"
+    return ""

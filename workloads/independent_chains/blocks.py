@@ -72,7 +72,7 @@ class BlockLayout:
 
         Args:
             context: this rank.
-            rounds: for each round the tree of the local chains, leaves (local devices * block_size, ...) in host memory.
+            rounds: for each round the tree of the local chains, leaves (local devices * block_size, ...), on the host.
 
         Returns:
             The tree with NumPy leaves (num_chains, ...), without padding.
@@ -91,7 +91,9 @@ class BlockLayout:
         """
 
         def relabel(leaf: jax.Array) -> jax.Array:
-            copies = [shard.data for shard in sorted(leaf.addressable_shards, key=lambda shard: shard.index[0].start or 0)]
+            copies = [
+                shard.data for shard in sorted(leaf.addressable_shards, key=lambda shard: shard.index[0].start or 0)
+            ]
             return jax.make_array_from_single_device_arrays(copies[0].shape, NamedSharding(self.mesh, P()), copies)
 
         return jax.tree.map(relabel, tree)

@@ -37,7 +37,9 @@ class Config:
     draws_per_dispatch: int = param(100, "transitions in one dispatch; progress is reported after each", minimum=1)
     x64: bool = param(False, "compute in float64")
     precision: str = param(
-        "highest", "matrix products on TPU and GPU (highest: accurate to float32)", choices=("default", "high", "highest")
+        "highest",
+        "matrix products on TPU and GPU (highest: accurate to float32)",
+        choices=("default", "high", "highest"),
     )
 
     def __post_init__(self) -> None:

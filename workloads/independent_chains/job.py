@@ -45,7 +45,7 @@ class Job:
         Raises:
             ConfigError: it was saved with other parameters or another seed.
         """
-        state = jax.tree.map(lambda leaf: self._zeros(leaf), self.program.state)
+        state = jax.tree.map(self._zeros, self.program.state)
         history = _empty_history(self.config, self.program, self.config.num_chains)
         _, tree, metadata = checkpoint.restore(
             self.context.storage, step, {"state": state, "history": history.arrays()}

@@ -103,7 +103,7 @@ class BlockProgram:
 class CompiledProgram:
     """`BlockProgram` on every device of this process.
 
-    Arrays have a leading axis (local devices * block_size,) for the chains of all local blocks, sharded over the devices.
+    Arrays have a leading axis (local devices * block_size,) for the chains of all local blocks, cut over the devices.
 
     Attributes:
         mesh: this process's devices, axis `device`.

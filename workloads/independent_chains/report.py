@@ -44,7 +44,9 @@ def idle_devices(config: Config, layout: BlockLayout) -> list[str]:
     if not layout.num_idle_devices:
         return []
     needed = max(2, config.num_chains // layout.mesh.size)
-    advice = f"block_size={needed} would use more of them" if needed < config.block_size else "more chains would use them"
+    advice = (
+        f"block_size={needed} would use more of them" if needed < config.block_size else "more chains would use them"
+    )
     return [
         f"{layout.num_idle_devices} of {layout.mesh.size} devices had no chain: {config.num_chains} chains make "
         f"{layout.num_blocks} blocks of {config.block_size}; {advice}"

@@ -60,7 +60,7 @@ def plot_lines(
     for axis, (label, values) in zip(axes, series.items(), strict=True):
         _lines(axis, values)
         axis.set_ylabel(label)
-        if label in log_scale:
+        if label in log_scale and (values > 0).any():  # not all NaN
             axis.set_yscale("log")
         else:
             _focus(axis, values[:, num_warmup:])

@@ -53,7 +53,8 @@ def _plot(path: Path, name: str, label: str, train: Curves, validation: Curves) 
     window = max(1, len(steps) // 20)
     if window > 1:
         mean = np.convolve(train[name], np.full(window, 1 / window), mode="valid")
-        axes.plot(steps[window - 1 :], mean, color=MEAN_COLOUR, label=f"training, mean of {window} steps")
+        middle = np.arange(len(mean)) + (window + 1) / 2
+        axes.plot(middle, mean, color=MEAN_COLOUR, label=f"training, mean of {window} steps")
     axes.plot(validation["step"], validation[name], "o-", color=VALIDATION_COLOUR, markersize=4, label="validation")
     last = validation[name][-1]
     axes.annotate(

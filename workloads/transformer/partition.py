@@ -1,7 +1,8 @@
 """Which axis of the mesh each array is split over: the one place where arrays and mesh axes meet.
 
 Megatron's scheme (arXiv:1909.08053): heads, feed-forward width and vocabulary are split over the model axis, so that a
-block sums over it twice forwards; everything else of the model is on every device. The batch is split over data.
+block sums over it twice forwards; everything else of the model is on every device. Rows of the batch are split over
+the data axis.
 """
 
 from typing import Any
@@ -15,10 +16,11 @@ PyTree = Any
 
 COPIES = PartitionSpec()
 BATCHES = PartitionSpec(None, DATA_AXIS, None)  # (step, row, position)
-RESIDUAL = PartitionSpec(DATA_AXIS, None, None)  # (row, position, width)
-LOGITS = PartitionSpec(DATA_AXIS, None, MODEL_AXIS)  # (row, position, character)
+# Of one group of rows; the groups are mapped over the data axis (`reduce`).
+RESIDUAL = PartitionSpec(None, None, None)  # (row, position, width)
+LOGITS = PartitionSpec(None, None, MODEL_AXIS)  # (row, position, character)
 
-# By the parameter's name; its moments in the optimizer's state have the same name and the same shape.
+# By the parameter's name; its gradient and its moments have the same name and the same shape.
 _PARAMETERS = {
     "embedding": PartitionSpec(MODEL_AXIS, None),  # (character, width)
     "qkv": PartitionSpec(None, None, MODEL_AXIS, None),  # (width, which of three, head, head's width)
@@ -28,13 +30,20 @@ _PARAMETERS = {
 }
 
 
+def specs(tree: PyTree) -> PyTree:
+    """A `PartitionSpec` for each leaf of parameters, gradients or optimizer state, by its name."""
+
+    def spec(path: tuple[Any, ...], leaf: Any) -> PartitionSpec:
+        return _PARAMETERS.get(str(getattr(path[-1], "key", "")), COPIES)
+
+    return jax.tree_util.tree_map_with_path(spec, tree)
+
+
 def shardings(tree: PyTree, mesh: Mesh) -> PyTree:
-    """A `NamedSharding` for each leaf of parameters or optimizer state; unnamed ones are on every device."""
-
-    def sharding(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
-        return NamedSharding(mesh, _PARAMETERS.get(str(getattr(path[-1], "key", "")), COPIES))
-
-    return jax.tree_util.tree_map_with_path(sharding, tree)
+    """`specs` as `NamedSharding`s."""
+    return jax.tree.map(
+        lambda spec: NamedSharding(mesh, spec), specs(tree), is_leaf=lambda leaf: isinstance(leaf, PartitionSpec)
+    )
 
 
 def copies(mesh: Mesh) -> NamedSharding:

@@ -6,6 +6,7 @@ the mesh, and gathers the sums. That moves as many bytes as a ring all-reduce do
 """
 
 import functools
+import itertools
 import operator
 from typing import Any
 
@@ -27,45 +28,36 @@ def split_rows(array_BxT: jax.Array, mesh: Mesh) -> jax.Array:
 
 
 def ordered_sum(tree: PyTree, mesh: Mesh) -> PyTree:
-    """Sums every leaf over its first axis, which is split over the data axis.
+    """Sums every leaf over its first axis, in the order of the mesh's data axis.
 
     Args:
-        tree: gradients by parameter, or scalars, of each of the S devices of the data axis: leaves (S, ...), the rest
-            of the shape sharded as the parameter of that name is.
+        tree: of each of the S devices of the data axis, gradients by parameter, or scalars: leaves (S, ...), the first
+            axis split over data and the rest as the parameter of that name is.
         mesh: with axes data and model.
 
     Returns:
         The same tree without the first axes, equal on all devices of the data axis.
     """
-    specs = partition.specs(tree)
-    paths_and_leaves, structure = jax.tree.flatten(tree)
-    flat_specs = jax.tree.leaves(specs, is_leaf=lambda leaf: isinstance(leaf, PartitionSpec))
-    sums: list[jax.Array | None] = [None] * len(paths_and_leaves)
-    for is_split in (True, False):  # what the model axis splits, and what it copies, are not mixed in one message
-        chosen = [index for index, spec in enumerate(flat_specs) if (MODEL_AXIS in spec) == is_split]
-        if not chosen:
-            continue
-        chosen_specs = [flat_specs[index] for index in chosen]
-        summed = jax.shard_map(
-            _sum_local,
-            mesh=mesh,
-            in_specs=([PartitionSpec(DATA_AXIS, *spec) for spec in chosen_specs],),
-            out_specs=chosen_specs,
-            check_vma=True,
-        )([paths_and_leaves[index] for index in chosen])
-        for index, leaf in zip(chosen, summed, strict=True):
-            sums[index] = leaf
-    return jax.tree.unflatten(structure, sums)
+    leaves, structure = jax.tree.flatten(tree)
+    specs = jax.tree.leaves(partition.specs(tree), is_leaf=lambda leaf: isinstance(leaf, PartitionSpec))
+    summed: dict[int, jax.Array] = {}
+    for is_split in (True, False):  # one message for what the model axis splits, one for what it has copies of
+        chosen = [index for index, spec in enumerate(specs) if (MODEL_AXIS in spec) == is_split]
+        out_specs = [specs[index] for index in chosen]
+        in_specs = ([PartitionSpec(DATA_AXIS, *spec) for spec in out_specs],)
+        total = jax.shard_map(_sum_local, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=True)
+        if chosen:
+            summed |= dict(zip(chosen, total([leaves[index] for index in chosen]), strict=True))
+    return jax.tree.unflatten(structure, [summed[index] for index in range(len(leaves))])
 
 
 def _sum_local(leaves: list[jax.Array]) -> list[jax.Array]:
-    """On one device: (1, ...) of each leaf to the sum over the data axis."""
-    devices = jax.lax.axis_size(DATA_AXIS)
+    """On one device: from its (1, ...) of each leaf to the sum over the data axis."""
+    num_devices = jax.lax.axis_size(DATA_AXIS)
     flat_N = jnp.concatenate([leaf.reshape(-1) for leaf in leaves])
-    padded = jnp.pad(flat_N, (0, -flat_N.size % devices)).reshape(devices, -1)
-    shares_SxM = jax.lax.all_to_all(padded, DATA_AXIS, split_axis=0, concat_axis=0, tiled=True)
-    share_M = functools.reduce(operator.add, [shares_SxM[device] for device in range(devices)])
-    whole = jax.lax.all_gather(share_M, DATA_AXIS, tiled=True, to="invariant")
-    ends = [int(end) for end in _ends(leaves)]
-    pieces = jnp.split(whole[: flat_N.size], ends[:-1])
-    return [piece.reshape(leaf.shape[1:]) for piece, leaf in zip(pieces, leaves, strict=True)]
+    parts_SxM = jnp.pad(flat_N, (0, -flat_N.size % num_devices)).reshape(num_devices, -1)
+    parts_SxM = jax.lax.all_to_all(parts_SxM, DATA_AXIS, split_axis=0, concat_axis=0, tiled=True)
+    sum_M = functools.reduce(operator.add, [parts_SxM[device] for device in range(num_devices)])
+    sum_N = jax.lax.all_gather(sum_M, DATA_AXIS, tiled=True, to="invarying")
+    ends = itertools.accumulate(leaf.size for leaf in leaves)
+    return [sum_N[end - leaf.size : end].reshape(leaf.shape[1:]) for leaf, end in zip(leaves, ends, strict=True)]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,9 +12,10 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from workloads.transformer import partition
-from workloads.transformer.config import Config
+from workloads.transformer.config import DATA_AXIS, Config
 from workloads.transformer.loss import TokenSums, token_sums
 from workloads.transformer.model import Transformer
+from workloads.transformer.reduce import ordered_sum, split_rows
 
 PyTree = Any
 State = dict[str, PyTree]  # "params": nested dicts, "opt": optax's state, "step": () int32, steps done
@@ -74,16 +76,22 @@ class Trainer:
         """(B, T) int32 to (B, T, V) logits over the padded vocabulary."""
         return nnx.merge(self.graph, params)(tokens_BxT, self.mesh)
 
-    def loss(self, params: PyTree, windows_BxT1: jax.Array, weights_BxT: jax.Array) -> tuple[jax.Array, TokenSums]:
-        """Mean cross entropy plus z-loss over the tokens of weight 1: inputs `[:, :-1]`, targets `[:, 1:]`."""
-        logits_BxTxV = self.logits(params, windows_BxT1[:, :-1])
-        sums = token_sums(logits_BxTxV, windows_BxT1[:, 1:], weights_BxT, self.vocab_size)
-        return (sums.cross_entropy + self.config.z_loss * sums.squared_log_z) / sums.count, sums
+    def loss_sum(self, params: PyTree, windows_RxT1: jax.Array, weights_RxT: jax.Array) -> tuple[jax.Array, TokenSums]:
+        """Cross entropy plus z-loss, summed over the tokens of weight 1: inputs `[:, :-1]`, targets `[:, 1:]`."""
+        logits_RxTxV = self.logits(params, windows_RxT1[:, :-1])
+        sums = token_sums(logits_RxTxV, windows_RxT1[:, 1:], weights_RxT, self.vocab_size)
+        return sums.cross_entropy + self.config.z_loss * sums.squared_log_z, sums
+
+    def gradients(self, params: PyTree, windows_BxT1: jax.Array, weights_BxT: jax.Array) -> tuple[PyTree, TokenSums]:
+        """Gradients of the mean loss over the global batch's unmasked tokens, and the sums that it is made of."""
+        by_group = self._by_group(jax.grad(self.loss_sum, has_aux=True))
+        grads, sums = by_group(params, windows_BxT1, weights_BxT)
+        return jax.tree.map(lambda leaf: leaf / sums.count, grads), sums
 
     def train_step(self, state: State, windows_BxT1: jax.Array) -> tuple[State, TokenSums]:
         """One AdamW step."""
         weights = jnp.ones_like(windows_BxT1[:, 1:], self.dtype)
-        grads, sums = jax.grad(self.loss, has_aux=True)(state["params"], windows_BxT1, weights)
+        grads, sums = self.gradients(state["params"], windows_BxT1, weights)
         updates, opt = self.optimizer.update(grads, state["opt"], state["params"])
         params = optax.apply_updates(state["params"], updates)
         return {"params": params, "opt": opt, "step": state["step"] + 1}, sums
@@ -110,11 +118,21 @@ class Trainer:
         """Mean cross entropy `loss` and `accuracy` over all unmasked tokens: two scalars."""
 
         def one(_: None, batch: tuple[jax.Array, jax.Array]) -> tuple[None, TokenSums]:
-            return None, self.loss(params, *batch)[1]
+            return None, self._by_group(lambda *args: self.loss_sum(*args)[1])(params, *batch)
 
         _, sums_K = jax.lax.scan(one, None, (windows_KxBxT1, weights_KxBxT))
         sums = jax.tree.map(jnp.sum, sums_K)
         return {"loss": sums.cross_entropy / sums.count, "accuracy": sums.correct / sums.count}
+
+    def _by_group(self, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
+        """`function(params, windows, weights)` of each data-axis device's own rows, summed over the devices."""
+
+        def summed(params: PyTree, windows_BxT1: jax.Array, weights_BxT: jax.Array) -> PyTree:
+            windows_SxRxT1, weights_SxRxT = (split_rows(array, self.mesh) for array in (windows_BxT1, weights_BxT))
+            mapped = jax.vmap(function, in_axes=(None, 0, 0), spmd_axis_name=DATA_AXIS)
+            return ordered_sum(mapped(params, windows_SxRxT1, weights_SxRxT), self.mesh)
+
+        return summed
 
     def _network(self, key: jax.Array) -> Transformer:
         return Transformer(self.config, self.padded_vocab_size, self.dtype, nnx.Rngs(params=key))

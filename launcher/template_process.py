@@ -1,0 +1,132 @@
+"""The agent's side of its host's template: start it, make it warm, fork ranks from it."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from launcher.environment import LEASE_S
+from launcher.rank.template import FORK, IMPORT, LEASE
+from launcher.rank_process import RankProcess, keep, read_messages
+
+
+class TemplateEndedError(RuntimeError):
+    """The template has ended, or could not be forked and so ended itself; its log says why."""
+
+
+class TemplateProcess:
+    """The process that ranks are forked from. Make it with `start`.
+
+    Attributes:
+        code_digest: of the code that it runs.
+        warm: whether it has imported everything that a workload needs.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process, channel: socket.socket, folder: Path, code_digest: str):
+        self.process = process
+        self.code_digest = code_digest
+        self.warm = False
+        self._channel = channel
+        self._folder = folder
+        self._forked: asyncio.Queue[int] = asyncio.Queue()
+        self._forking = asyncio.Lock()
+        self._exits: dict[int, asyncio.Future[int]] = {}
+        self._early: dict[int, int] = {}  # exits that came before `fork` could ask for them
+        keep(self._read())
+        keep(self._renew_lease())
+
+    @classmethod
+    async def start(cls, environment: Mapping[str, str], folder: Path, code_digest: str) -> "TemplateProcess":
+        """Starts a template that has imported nothing yet.
+
+        Args:
+            environment: all of its variables, and so its ranks'.
+            folder: the host's; holds `work/`, `template.log`, and `ranks/`.
+            code_digest: of the code that `environment` lets it import.
+        """
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with (folder / "template.log").open("ab") as output, theirs:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "launcher.rank.template",
+                env={**environment, "SPMD_LAUNCH_CONTROL_FD": str(theirs.fileno())},
+                cwd=folder / "work",
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        return cls(process, ours, folder, code_digest)
+
+    @property
+    def running(self) -> bool:
+        return self.process.returncode is None
+
+    async def import_all(self) -> None:
+        """Tells it to become warm, or to go on with it."""
+        if not self.warm:
+            await self._command(IMPORT)
+
+    async def fork(self) -> RankProcess:
+        """A new rank, forked from whatever has been imported by now.
+
+        Raises:
+            TemplateEndedError: the template has ended.
+        """
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        async with self._forking:
+            with theirs, contextlib.suppress(OSError):
+                socket.send_fds(self._channel, [FORK], [theirs.fileno()])
+            pid = await self._forked.get()
+        if pid < 0:
+            ours.close()
+            raise TemplateEndedError(f"the template process ended: see {self._folder / 'template.log'}")
+        exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._exits[pid] = exited
+        if pid in self._early:
+            exited.set_result(self._early.pop(pid))
+        return RankProcess(pid, ours, exited, self._folder / "ranks" / f"{pid}.json")
+
+    async def end(self) -> None:
+        """Ends it; ranks that still run end with it."""
+        if self.running:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+        await self.process.wait()
+
+    async def _read(self) -> None:
+        async for message in read_messages(self._channel):
+            match message["type"]:
+                case "warm":
+                    self.warm = True
+                case "forked":
+                    self._forked.put_nowait(message["pid"])
+                case "exit":
+                    future = self._exits.pop(message["pid"], None)
+                    if future is None:
+                        self._early[message["pid"]] = message["code"]
+                    elif not future.done():
+                        future.set_result(message["code"])
+        await self.process.wait()
+        for future in self._exits.values():  # the kernel has ended them with their parent
+            if not future.done():
+                future.set_result(-signal.SIGKILL)
+        self._forked.put_nowait(-1)
+        self._channel.close()
+
+    async def _renew_lease(self) -> None:
+        while self.running:
+            await self._command(LEASE)
+            await asyncio.sleep(LEASE_S / 5)
+
+    async def _command(self, command: bytes) -> None:
+        with contextlib.suppress(OSError):
+            await asyncio.get_running_loop().sock_sendall(self._channel, command)

@@ -1,0 +1,62 @@
+"""The transformer on meshes of several devices and processes: gradients, loss curves and bits."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from tests.ranks import run_ranks
+
+PROGRAMS = "tests.workloads.transformer_programs"
+STEPS = 40
+
+
+@pytest.fixture(scope="module")
+def one_process() -> dict:
+    meshes = ["1x1", "4x1", "2x2", "1x4"]
+    (found,) = run_ranks(f"{PROGRAMS}:curves", num_hosts=1, devices_per_host=4, meshes=meshes, steps=STEPS, seed=3)
+    return found
+
+
+@pytest.fixture(scope="module")
+def two_processes() -> list[dict]:
+    meshes = ["4x1", "2x2"]
+    return run_ranks(f"{PROGRAMS}:curves", num_hosts=2, devices_per_host=2, meshes=meshes, steps=STEPS, seed=3)
+
+
+@pytest.mark.parametrize(("x64", "tolerance"), [(True, 1e-13), (False, 3e-6)])
+def test_gradients_equal_a_plain_reference_on_every_mesh(x64: bool, tolerance: float) -> None:
+    arguments = {"meshes": ["1x1", "4x1", "2x2", "1x4"], "x64": x64}
+    (errors,) = run_ranks(f"{PROGRAMS}:gradient_errors", num_hosts=1, devices_per_host=4, **arguments)
+    for mesh, by_parameter in errors.items():
+        assert len(by_parameter) == 15
+        for name, error in by_parameter.items():
+            assert error < tolerance, (mesh, name)
+
+
+def test_losses_agree_within_1e_6_over_40_steps(one_process: dict) -> None:
+    curves = {mesh: np.array(found["loss"]) for mesh, found in one_process.items()}
+    assert all(len(curve) == STEPS for curve in curves.values())
+    for (mesh, curve), (other, other_curve) in itertools.combinations(curves.items(), 2):
+        worst = float(np.abs(curve / other_curve - 1).max())
+        assert worst < 1e-6, (mesh, other, worst)
+
+
+def test_it_learns(one_process: dict) -> None:
+    losses = one_process["2x2"]["loss"]
+    assert abs(losses[0] - np.log(100)) < 0.2  # about a hundred characters, all as likely
+    assert losses[-1] < losses[0] - 1
+
+
+@pytest.mark.parametrize("mesh", ["4x1", "2x2"])
+def test_one_process_and_two_give_the_same_bits(mesh: str, one_process: dict, two_processes: list[dict]) -> None:
+    assert two_processes[0] == two_processes[1]
+    assert two_processes[0][mesh] == one_process[mesh]
+
+
+def test_another_text_on_one_host_is_refused_naming_it() -> None:
+    messages = run_ranks(f"{PROGRAMS}:train_with_other_text_on_last_rank", num_hosts=2, devices_per_host=1)
+    for message in messages:
+        assert "the text differs between hosts" in message
+        assert "host-0: " in message
+        assert "host-1: " in message
