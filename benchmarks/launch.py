@@ -7,8 +7,8 @@ first and printed. Each process is ended by its pid, whatever happens.
 
 - bare: processes started by hand, `jax.distributed.initialize` with a port agreed beforehand
 - JaxTrainer: on its running cluster; the driver's start and imports count from the prompt, not from the call
-- ours, cold: `spmd-launch submit` on a running cluster after the code was changed: the new code is shipped, the
-  standbys do not fit it, and every rank starts from nothing
+- ours, cold: `spmd-launch submit` on a running cluster after the code was changed: the new code is shipped, what the
+  hosts have imported ahead does not fit it, and every rank starts from nothing
 - ours, warm: the same with `status` WARM
 
 The prompt is the moment before the (first) process is made; the call is that of `jax.distributed.initialize`, of
@@ -148,8 +148,7 @@ def _measure_idle(run: Run, num_hosts: int, ours: OurCluster, theirs: RayCluster
 def measure_steps(run: Run) -> None:
     """Steps per second of a data-parallel step on 2 hosts: the same function in both.
 
-    Twice: over all steps, while our hosts also start the next standbys (seconds of both cores on a small machine), and
-    over the second half of the steps, when they are there.
+    Twice: over all steps, while our hosts may still prepare for the next job, and over the second half of the steps.
     """
     whole: Samples = {}
     steady: Samples = {}

@@ -43,7 +43,7 @@ class Installation:
         self.environment = {"PYTHONPATH": str(self.code), "SPMD_LAUNCH_HOME": str(self.home)}
 
     def renew_code(self) -> None:
-        """Changes the digest of the code, so that no standby fits the next job: its processes start cold."""
+        """Changes the digest of the code, so that nothing imported ahead fits the next job: its ranks start cold."""
         (self.code / "workloads" / "change.txt").write_text(str(next(self._changes)))
 
     def command(self, *arguments: str, timeout_s: float = TIMEOUT_S) -> tuple[float, str]:

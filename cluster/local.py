@@ -88,6 +88,7 @@ def ray_environment(folder: Path) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_enable_metrics_collection": "false",
         "RAY_DEDUP_LOGS": "0",
+        "RAY_worker_niceness": "0",  # ranks are children of workers, which Ray gives niceness 15
     }
 
 

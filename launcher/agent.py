@@ -5,6 +5,7 @@ of it. A job that brings other code starts from a new template, which becomes wa
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -140,13 +141,17 @@ class Agent:
             return self.template
 
     async def _fork(self, code_digest: str) -> RankProcess:
-        """A new rank; from a template that has imported nothing if the warm one cannot be forked."""
-        template = await self._template_for(code_digest)
-        try:
-            return await template.fork()
-        except TemplateEndedError:
-            await template.end()
-            return await (await self._template_for(code_digest)).fork()
+        """A new rank; if there is no warm template of this code, from one of its own that has imported nothing."""
+        template = self.template
+        if template is not None and template.running and template.warm and template.code_digest == code_digest:
+            with contextlib.suppress(TemplateEndedError):
+                return await template.fork()
+        if template is not None:
+            template.pause()  # the rank that starts now needs the cores more; `fill_standby` lets it go on
+        cold = await TemplateProcess.start(self._environment(code_digest), self.folder, code_digest)
+        rank = await cold.fork()
+        keep(cold.end_after(rank))
+        return rank
 
     # -- attempts
 

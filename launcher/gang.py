@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayTaskError
 
 from launcher.attempt import AGENT_RESTARTED, RankTask
 from launcher.job import RankEnd
@@ -63,6 +63,7 @@ class Gang:
         self.joined = asyncio.Event()
         self._num_joined = 0
         self._stopping = False
+        self._coordinator: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     @property
     def succeeded(self) -> bool:
@@ -110,20 +111,36 @@ class Gang:
         agent, task = self.agents[rank.rank], self.tasks[rank.rank]
         try:
             rank.pid = await agent.start.remote(task)
-            heard = 0
-            while not rank.ended:
-                for event in await agent.events.remote(task.attempt_id, heard, POLL_S):
-                    heard += 1
-                    await self._handle(rank, event)
+            introduction = asyncio.ensure_future(self._introduce(rank))
+            try:
+                await self._listen(rank)
+            finally:
+                introduction.cancel()
         except RayActorError as error:
             self._end_badly(rank, lost=f"its agent cannot be reached ({type(error).__name__})")
             rank.ended = True
+        except RayTaskError as error:
+            self._end_badly(rank, lost=f"its agent failed: {error.cause!r}")
+            rank.ended = True
 
-    async def _handle(self, rank: RankStatus, event: Message) -> None:
+    async def _introduce(self, rank: RankStatus) -> None:
+        """Tells a started rank, all but the first, where the coordination service listens, once it does."""
+        if rank.rank > 0:
+            address = await asyncio.shield(self._coordinator)
+            await self.agents[rank.rank].coordinate.remote(self.tasks[rank.rank].attempt_id, address)
+
+    async def _listen(self, rank: RankStatus) -> None:
+        heard = 0
+        while not rank.ended:
+            task = self.tasks[rank.rank]
+            for event in await self.agents[rank.rank].events.remote(task.attempt_id, heard, POLL_S):
+                heard += 1
+                self._handle(rank, event)
+
+    def _handle(self, rank: RankStatus, event: Message) -> None:
         kind = event["type"]
         if kind == "coordinator":
-            others = zip(self.agents[1:], self.tasks[1:], strict=True)
-            await asyncio.gather(*(a.coordinate.remote(t.attempt_id, event["address"]) for a, t in others))
+            self._coordinator.set_result(event["address"])
         elif kind == "phase":
             rank.phase = event["phase"]
         elif kind == "report":

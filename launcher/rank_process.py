@@ -65,12 +65,16 @@ class RankProcess:
         with contextlib.suppress(OSError):
             await asyncio.get_running_loop().sock_sendall(self._channel, data)
 
+    async def exited(self) -> int:
+        """The exit code, or minus the number of the signal that ended it."""
+        return await asyncio.shield(self._exited)
+
     async def wait(self) -> int:
-        """The exit code, or minus the number of the signal that ended it.
+        """As `exited`, and cleans up.
 
         Nothing of its process group is left after this, and everything it said has been heard.
         """
-        code = await asyncio.shield(self._exited)
+        code = await self.exited()
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)  # children that outlived it
         await asyncio.wait([self._reading], timeout=DRAIN_S)

@@ -58,7 +58,8 @@ class Supervisor:
         path.unlink(missing_ok=True)
         old = os.umask(0o177)
         try:
-            await asyncio.start_unix_server(self._client, str(path), limit=MAX_LINE)
+            # Held by the actor: a server that nobody refers to is collected, and its socket closed.
+            self._server = await asyncio.start_unix_server(self._client, str(path), limit=MAX_LINE)
         finally:
             os.umask(old)
         return os.getpid()

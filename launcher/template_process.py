@@ -70,9 +70,15 @@ class TemplateProcess:
         return self.process.returncode is None
 
     async def import_all(self) -> None:
-        """Tells it to become warm, or to go on with it."""
+        """Tells it to become warm, or to go on with it. While it imports it neither forks nor reaps."""
         if not self.warm:
+            self._signal(signal.SIGCONT)
             await self._command(IMPORT)
+
+    def pause(self) -> None:
+        """Stops its importing until `import_all`."""
+        if not self.warm:
+            self._signal(signal.SIGSTOP)
 
     async def fork(self) -> RankProcess:
         """A new rank, forked from whatever has been imported by now.
@@ -97,10 +103,18 @@ class TemplateProcess:
 
     async def end(self) -> None:
         """Ends it; ranks that still run end with it."""
+        self._signal(signal.SIGKILL)
+        await self.process.wait()
+
+    async def end_after(self, rank: RankProcess) -> None:
+        """Ends it when its only rank has ended."""
+        await rank.exited()
+        await self.end()
+
+    def _signal(self, number: int) -> None:
         if self.running:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-        await self.process.wait()
+                os.killpg(self.process.pid, number)
 
     async def _read(self) -> None:
         async for message in read_messages(self._channel):

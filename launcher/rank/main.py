@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from launcher.rank.control import Control, Message
-from launcher.rank.exit_codes import EXIT_PORT_LOST
+from launcher.rank.exit_codes import EXIT_PORT_LOST, PortLostError
 
 
 def run_rank(descriptor: int, lease_s: float) -> NoReturn:
@@ -24,8 +24,6 @@ def run_rank(descriptor: int, lease_s: float) -> NoReturn:
     try:
         result = run_assignment(assignment, control)
     except BaseException as error:  # noqa: BLE001 - the one place that reports: what ends the workload is the message
-        from launcher.rank.rendezvous import PortLostError
-
         if isinstance(error, PortLostError):
             print(f"spmd-launch: {error}", file=sys.stderr, flush=True)
             os._exit(EXIT_PORT_LOST)

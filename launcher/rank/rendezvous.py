@@ -12,13 +12,11 @@ from collections.abc import Callable
 import jax
 import psutil
 
+from launcher.rank.exit_codes import PortLostError
+
 INITIALIZATION_TIMEOUT_S = 120
 HEARTBEAT_TIMEOUT_S = 30
 SHUTDOWN_TIMEOUT_S = 300
-
-
-class PortLostError(RuntimeError):
-    """Another process took the port between its choice and its use; a new attempt takes a new one."""
 
 
 def serve(host_address: str, num_ranks: int, publish: Callable[[str], None]) -> None:

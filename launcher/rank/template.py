@@ -80,7 +80,6 @@ class Template:
     def _fork(self, descriptor: int) -> int | None:
         """Forks; returns the descriptor in the child and None in the template."""
         require_one_thread()
-        self.importing = False  # the new rank needs the cores more; the agent says when to go on
         pid = os.fork()
         if pid:
             os.close(descriptor)

@@ -84,9 +84,7 @@ def test_a_python_exception_on_one_rank_is_the_message_within_two_seconds(cli: C
         (["psum-check", "--cluster", "nowhere"], "no cluster 'nowhere'"),
     ],
 )
-def test_mistakes_are_refused_before_any_rank_starts(
-    cli: Cli, cluster: str, arguments: list[str], words: str
-) -> None:
+def test_mistakes_are_refused_before_any_rank_starts(cli: Cli, cluster: str, arguments: list[str], words: str) -> None:
     jobs = sorted((cli.home / "jobs").glob("*"))
     out = cli("submit", *arguments, code=2)
     assert words in out

@@ -24,7 +24,16 @@ def test_independent_chains(cli: Cli, cluster: str) -> None:
 
 def test_sharded_logistic_regression(cli: Cli, cluster: str) -> None:
     result = cli.json(
-        "submit", "sharded-mcmc", "--set", "num_warmup=40", "--set", "num_draws=20", "--name", "b", "--check-every", "30"
+        "submit",
+        "sharded-mcmc",
+        "--set",
+        "num_warmup=40",
+        "--set",
+        "num_draws=20",
+        "--name",
+        "b",
+        "--check-every",
+        "30",
     )
     assert result["metrics"]["test_accuracy_bma"] > 0.8
     assert result["integrity"]["status"] == "ok"

@@ -26,7 +26,7 @@ Value = TypeVar("Value")
 
 
 class Host:
-    """An agent's folder, and a module that stands where a rank looks for JAX: its code runs in the rank's main thread."""
+    """An agent's folder, and a module where a rank looks for JAX: its code runs in the rank's main thread."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -280,19 +280,18 @@ asyncio.run(main())
 @pytest.mark.parametrize("frozen", [(), ("rank",), ("template",), ("template", "rank")], ids=str)
 @pytest.mark.parametrize("victim", ["agent", "template"])
 def test_no_rank_outlives_its_agent_or_template(host: Host, victim: str, frozen: tuple[str, ...]) -> None:
-    task = json.dumps(host.task(CHILD + BUSY["sleeping"]))
+    task = json.dumps(host.task("open('at-work', 'w'); " + BUSY["sleeping"]))
     arguments = [sys.executable, "-c", AGENT, str(host.folder), task]
     with subprocess.Popen(arguments, env=host.environment(600.0), stdout=subprocess.PIPE, text=True) as agent:
         assert agent.stdout is not None
         template, rank = (ProcessId.of(int(pid)) for pid in agent.stdout.readline().split())
         assert template is not None and rank is not None
-        host.child_pid()  # the rank is at work
+        until((host.folder / "work" / "at-work").exists)
         for name in frozen:
             {"template": template, "rank": rank}[name].signal(signal.SIGSTOP)
         os.kill(agent.pid if victim == "agent" else template.pid, signal.SIGKILL)
         ended = rank.wait(5.0) and template.wait(5.0)
         agent.kill()
-    until(lambda: gone(host.child_pid())) if not frozen else os.kill(host.child_pid(), signal.SIGKILL)
     assert ended, "0.05 s on a quiet machine"
 
 
@@ -300,7 +299,7 @@ def test_no_rank_outlives_its_agent_or_template(host: Host, victim: str, frozen:
 
 
 def test_a_rank_says_everything_before_it_ends(host: Host) -> None:
-    heard, code = _run_psum_check(host, {"steps": "0"})
+    heard, code = _run(host, host.task(None))
     kinds = [message["type"] for message in heard]
     assert code == 0
     assert kinds.index("coordinator") < kinds.index("joined") < kinds.index("verdict") < kinds.index("result")
@@ -308,8 +307,14 @@ def test_a_rank_says_everything_before_it_ends(host: Host) -> None:
     assert heard[-1]["metrics"]["num_devices"] == 1
 
 
+def test_a_broken_installation_is_told_like_any_other_error(host: Host) -> None:
+    heard, code = _run(host, host.task("raise ImportError('no jaxlib')"))
+    assert (code, heard[-1]["type"]) == (1, "error")
+    assert (heard[-1]["error"]["type"], heard[-1]["error"]["message"]) == ("ImportError", "no jaxlib")
+
+
 def test_what_a_workload_raises_is_told_before_the_end(host: Host) -> None:
-    heard, code = _run_psum_check(host, {"size": "0"})
+    heard, code = _run(host, host.task(None, {"size": "0"}))
     (error,) = [message["error"] for message in heard if message["type"] == "error"]
     assert code == 1
     assert (error["type"], error["message"]) == ("ConfigError", "size=0: must be at least 1")
@@ -317,13 +322,13 @@ def test_what_a_workload_raises_is_told_before_the_end(host: Host) -> None:
     assert "ConfigError" in host.log.read_text()
 
 
-def _run_psum_check(host: Host, settings: dict[str, str]) -> tuple[list[Message], int]:
+def _run(host: Host, task: Message) -> tuple[list[Message], int]:
     """One whole attempt of one rank; returns what was heard and the exit code."""
 
     async def run() -> tuple[list[Message], int]:
         heard: list[Message] = []
         rank = await (await host.template()).fork()
-        await rank.assign(host.task(None, settings), heard.append, lambda: 0.0)
+        await rank.assign(task, heard.append, lambda: 0.0)
         return heard, await rank.wait()
 
     return host.run(run())

@@ -14,8 +14,6 @@ from workloads.independent_chains.history import History
 from workloads.independent_chains.job import Job, start_job
 from workloads.independent_chains.sampler import ChainState
 
-COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter", "partition-id")
-
 
 def digest(history: History) -> str:
     """sha256 over all bits of a history."""
@@ -31,14 +29,12 @@ def sample(context: Context, settings: list[dict[str, Any]]) -> list[dict[str, A
         job.sample(0)
         state, history = job.gather()
         verdict = job.check(job.config.num_transitions, state, history)
-        text = job.program.advance_block.as_text()
         outcomes.append(
             {
                 "digest": digest(history),
                 "status": verdict.status,
                 "bytes_checked": verdict.bytes_checked,
                 "bytes_single_copy": verdict.bytes_single_copy,
-                "collectives": [name for name in COLLECTIVES if name in text],
                 "tampered": tampered_check(job, state, history),
             }
         )
@@ -57,3 +53,19 @@ def tampered_check(job: Job, state: ChainState, history: History) -> str:
     except ReplicaDivergenceError as error:
         return str(error)
     return ""
+
+
+def outrun(context: Context, num_draws: int) -> dict[str, list[bool]]:
+    """The first of two devices gets `num_draws` transitions, twice; the second then gets one, twice.
+
+    Returns:
+        For each device which of its two dispatches were ready when the second device had finished.
+    """
+    job = start_job(Config(num_chains=8, num_draws=num_draws, draws_per_dispatch=num_draws), context)
+    ends: list[list[jax.Array]] = [[], []]
+    for _ in range(2):
+        for run, stop, states in zip(job.runs, (num_draws, 1), ends, strict=True):
+            run.state, _ = run.program.advance(run.state, run.chains, 0, stop)
+            states.append(run.state["log_density"])
+    ends[1][1].block_until_ready()
+    return {"slow": [end.is_ready() for end in ends[0]], "fast": [end.is_ready() for end in ends[1]]}

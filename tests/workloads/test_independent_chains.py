@@ -31,7 +31,8 @@ from workloads.result import Result
 
 SMALL: dict[str, Any] = {"num_chains": 10, "num_warmup": 60, "num_draws": 60, "draws_per_dispatch": 25}
 SETTINGS = [SMALL, SMALL | {"model": "eight-schools", "sampler": "nuts"}]
-LAYOUTS = [(1, 2), (1, 3), (1, 4), (2, 2), (4, 1)]  # hosts x devices of each
+# Hosts, devices of each, and how many of the settings: NUTS takes 6 s of compilation a device.
+LAYOUTS = [(1, 2, 1), (1, 3, 2), (1, 4, 1), (2, 2, 2), (4, 1, 1)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,25 +188,34 @@ def test_chains_do_not_depend_on_padding_or_on_other_chains(small: Job, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("num_hosts", "devices_per_host"), LAYOUTS)
-def test_every_layout_gives_the_same_bits(num_hosts: int, devices_per_host: int, digests_here: list[str]) -> None:
+@pytest.mark.parametrize(("num_hosts", "devices_per_host", "num_settings"), LAYOUTS)
+def test_every_layout_gives_the_same_bits(
+    num_hosts: int, devices_per_host: int, num_settings: int, digests_here: list[str]
+) -> None:
     ranks = run_ranks(
         "tests.workloads.independent_chains_programs:sample",
         num_hosts=num_hosts,
         devices_per_host=devices_per_host,
         timeout_s=550.0,
         seed=3,
-        settings=SETTINGS,
+        settings=SETTINGS[:num_settings],
     )
     for outcomes in ranks:
-        assert [outcome["digest"] for outcome in outcomes] == digests_here
+        assert [outcome["digest"] for outcome in outcomes] == digests_here[:num_settings]
         assert {outcome["status"] for outcome in outcomes} == {"ok"}
         assert all(outcome["bytes_checked"] > 0 for outcome in outcomes)
         assert all((outcome["bytes_single_copy"] == 0) == (num_hosts > 1) for outcome in outcomes)
-        assert [outcome["collectives"] for outcome in outcomes] == [[], []], "a device would wait for another"
         if num_hosts > 1:
             for outcome in outcomes:
                 assert re.search(rf"history/draws/.*host-{num_hosts - 1}", outcome["tampered"]), outcome["tampered"]
+
+
+@pytest.mark.slow
+def test_a_device_does_not_wait_for_a_slower_one() -> None:
+    (ready,) = run_ranks(
+        "tests.workloads.independent_chains_programs:outrun", num_hosts=1, devices_per_host=2, num_draws=50_000
+    )
+    assert ready == {"slow": [False, False], "fast": [True, True]}
 
 
 def test_divergences_and_bad_mixing_are_said_in_words(tmp_path: Path) -> None:

@@ -112,7 +112,9 @@ def test_plots_of_any_shape_show_something(tmp_path: Path) -> None:
         folder.mkdir()
         paths = [
             plot_log_density(folder / "lp.png", first, title="t", num_warmup=first.shape[1] // 2),
-            plot_lines(folder / "lines.png", {"step size": np.exp(first)}, title="t", num_warmup=1, log_scale=("step size",)),
+            plot_lines(
+                folder / "lines.png", {"step size": np.exp(first)}, title="t", num_warmup=1, log_scale=("step size",)
+            ),
             plot_trace(folder / "trace.png", shown, title="t"),
             plot_rank(folder / "rank.png", shown, title="t"),
             plot_scatter(folder / "scatter.png", shown, first > 2.5, title="t"),

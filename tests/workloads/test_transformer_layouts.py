@@ -24,14 +24,14 @@ def two_processes() -> list[dict]:
     return run_ranks(f"{PROGRAMS}:curves", num_hosts=2, devices_per_host=2, meshes=meshes, steps=STEPS, seed=3)
 
 
-@pytest.mark.parametrize(("x64", "tolerance"), [(True, 1e-13), (False, 3e-6)])
-def test_gradients_equal_a_plain_reference_on_every_mesh(x64: bool, tolerance: float) -> None:
-    arguments = {"meshes": ["1x1", "4x1", "2x2", "1x4"], "x64": x64}
-    (errors,) = run_ranks(f"{PROGRAMS}:gradient_errors", num_hosts=1, devices_per_host=4, **arguments)
-    for mesh, by_parameter in errors.items():
-        assert len(by_parameter) == 15
-        for name, error in by_parameter.items():
-            assert error < tolerance, (mesh, name)
+def test_gradients_equal_a_plain_reference_on_every_mesh() -> None:
+    meshes = ["4x1", "1x4", "2x2"]
+    (errors,) = run_ranks(f"{PROGRAMS}:gradient_errors", num_hosts=1, devices_per_host=4, x64=True, meshes=meshes)
+    assert list(errors) == ["4x1 float64", "1x4 float64", "2x2 float64", "2x2 float32"]
+    for case, by_parameter in errors.items():
+        assert len(by_parameter) == 9
+        worst = max(by_parameter, key=by_parameter.__getitem__)
+        assert by_parameter[worst] < (1e-13 if "64" in case else 1e-5), (case, worst, by_parameter[worst])
 
 
 def test_losses_agree_within_1e_6_over_40_steps(one_process: dict) -> None:

@@ -3,7 +3,7 @@
 - `config`: parameters (imports no JAX)
 - `models`: the posteriors by name
 - `sampler`: one transition of one chain, by TFP's HMC or NUTS
-- `program`: many transitions of one block of chains on every local device, in one dispatch
+- `program`: many transitions of one block of chains in one dispatch, compiled alike for every device
 - `blocks`: which device runs which chains, and how their arrays come together again
 - `history`: what the chains have produced so far, in host memory
 - `sampling`: supplies the devices with work and takes their draws to host memory

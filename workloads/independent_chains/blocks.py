@@ -1,7 +1,7 @@
 """Which device runs which chains, and how what the blocks hold comes together again by global chain index."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -10,16 +10,15 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from workloads.context import Context
-from workloads.independent_chains.program import DEVICE_AXIS
 
 PyTree = Any
+
+DEVICE_AXIS = "device"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockLayout:
     """Blocks dealt out to devices like cards: of D devices, number d has the blocks d, d + D, d + 2 D, ...
-
-    The blocks that all devices have at once are a round: round r has the blocks r * D to r * D + D - 1.
 
     Attributes:
         num_chains: chains in all.
@@ -36,7 +35,8 @@ class BlockLayout:
         return -(-self.num_chains // self.block_size)
 
     @property
-    def num_rounds(self) -> int:
+    def blocks_per_device(self) -> int:
+        """Of the busiest device."""
         return -(-self.num_blocks // self.mesh.size)
 
     @property
@@ -44,74 +44,70 @@ class BlockLayout:
         """Devices without a block."""
         return max(0, self.mesh.size - self.num_blocks)
 
-    @property
-    def local_places(self) -> np.ndarray:
-        """Places of this process's devices in the mesh."""
+    def local_devices(self) -> list[tuple[int, jax.Device]]:
+        """This process's devices, each with its place in the mesh."""
         here = jax.process_index()
-        return np.array([place for place, device in enumerate(self.mesh.devices) if device.process_index == here])
+        return [(place, device) for place, device in enumerate(self.mesh.devices) if device.process_index == here]
 
-    @property
-    def local_mesh(self) -> Mesh:
-        """This process's devices alone."""
-        return Mesh(self.mesh.devices[self.local_places], self.mesh.axis_names, axis_types=self.mesh.axis_types)
+    def local_blocks(self) -> list[tuple[int, jax.Device]]:
+        """This process's blocks, each with its device; in an order in which the devices take turns."""
+        devices = dict(self.local_devices())
+        blocks = range(self.num_blocks)
+        return [(block, devices[block % self.mesh.size]) for block in blocks if block % self.mesh.size in devices]
 
-    def is_busy(self, round_: int) -> np.ndarray:
-        """Which of the local devices have a block in this round: (local devices,), bool."""
-        return self._blocks(round_) < self.num_blocks
-
-    def chains_of(self, round_: int) -> np.ndarray:
-        """Global indices of the local chains of a round: (local devices * block_size,), int32.
+    def chains_of(self, block: int) -> np.ndarray:
+        """Global chain indices of a block: (block_size,), int32.
 
         Padding repeats the last chain, random numbers and all: it never makes a block work longer than its chains do.
         """
-        chains = self._blocks(round_)[:, None] * self.block_size + np.arange(self.block_size)
-        return np.minimum(chains, self.num_chains - 1).astype(np.int32).ravel()
+        first = block * self.block_size
+        return np.minimum(np.arange(first, first + self.block_size), self.num_chains - 1).astype(np.int32)
 
-    def gather(self, context: Context, rounds: Sequence[PyTree]) -> PyTree:
+    def gather(self, context: Context, blocks: Mapping[int, PyTree], like: PyTree) -> PyTree:
         """Everything by global chain index, on every rank; a collective, so every rank must call it.
 
         Args:
             context: this rank.
-            rounds: for each round the tree of the local chains, leaves (local devices * block_size, ...), on the host.
+            blocks: `{block: tree}` of this rank, leaves (block_size, ...) in host memory.
+            like: a block's tree, for devices that have fewer blocks; anything with shapes and dtypes.
 
         Returns:
             The tree with NumPy leaves (num_chains, ...), without padding.
         """
-        stacked = jax.tree.map(self._sharded, *rounds)
-        return jax.tree.map(self._by_chain, context.gather(stacked))
+        empty = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like)
+        pieces = [
+            [blocks.get(place + turn * self.mesh.size, empty) for turn in range(self.blocks_per_device)]
+            for place, _ in self.local_devices()
+        ]
+        stacked = [jax.tree.map(lambda *leaves: np.stack(leaves)[None], *piece) for piece in pieces]
+        return jax.tree.map(self._by_chain, context.gather(jax.tree.map(self._sharded, *stacked)))
 
-    def replicated(self, tree: PyTree) -> PyTree:
-        """Reinterprets what each device holds as its copy of one array; nothing is moved.
+    def take(self, tree: PyTree, block: int) -> PyTree:
+        """The rows of one block, padded, of a tree as `gather` returns it."""
+        chains = self.chains_of(block)
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[chains], tree)
+
+    def replicated(self, copies: Mapping[jax.Device, PyTree], like: PyTree) -> PyTree:
+        """One array of every leaf, whose copies are what the devices that have a block hold; nothing is moved.
 
         Args:
-            tree: leaves (local devices * n, ...), sharded over the local devices along the first axis.
-
-        Returns:
-            Leaves (n, ...), replicated over all devices of all hosts.
+            copies: this process's, each on its device; maybe none.
+            like: shapes and dtypes.
         """
+        busy = Mesh(self.mesh.devices[: self.num_blocks], self.mesh.axis_names, axis_types=self.mesh.axis_types)
+        sharding = NamedSharding(busy, P())
 
-        def relabel(leaf: jax.Array) -> jax.Array:
-            copies = [
-                shard.data for shard in sorted(leaf.addressable_shards, key=lambda shard: shard.index[0].start or 0)
-            ]
-            return jax.make_array_from_single_device_arrays(copies[0].shape, NamedSharding(self.mesh, P()), copies)
+        def join(leaf: Any, *held: jax.Array) -> jax.Array:
+            return jax.make_array_from_single_device_arrays(leaf.shape, sharding, list(held), dtype=leaf.dtype)
 
-        return jax.tree.map(relabel, tree)
+        return jax.tree.map(join, like, *copies.values())
 
-    def _blocks(self, round_: int) -> np.ndarray:
-        return round_ * self.mesh.size + self.local_places
-
-    def _sharded(self, *rounds: np.ndarray) -> jax.Array:
-        """A global array (devices, rounds, block_size, ...), sharded along the first axis."""
-        local = np.stack(rounds).reshape(self.num_rounds, -1, self.block_size, *rounds[0].shape[1:])
-        by_device = np.swapaxes(local, 0, 1)
-        shape = (self.mesh.size, *by_device.shape[1:])
-        pieces = [
-            jax.device_put(piece[None], device)
-            for piece, device in zip(by_device, self.mesh.devices[self.local_places], strict=True)
-        ]
+    def _sharded(self, *local: np.ndarray) -> jax.Array:
+        """A global array (devices, blocks_per_device, block_size, ...) of one piece a local device."""
+        shape = (self.mesh.size, *local[0].shape[1:])
+        pieces = [jax.device_put(piece, device) for piece, (_, device) in zip(local, self.local_devices(), strict=True)]
         return jax.make_array_from_single_device_arrays(shape, NamedSharding(self.mesh, P(DEVICE_AXIS)), pieces)
 
     def _by_chain(self, array: np.ndarray) -> np.ndarray:
-        by_block = np.swapaxes(array, 0, 1)  # block = round * number of devices + place of the device
+        by_block = np.swapaxes(array, 0, 1)  # block = turn * number of devices + place of the device
         return np.ascontiguousarray(by_block.reshape(-1, *array.shape[3:])[: self.num_chains])

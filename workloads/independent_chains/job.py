@@ -1,4 +1,4 @@
-"""A job under way, as one rank sees it: its rounds of blocks, and the moments when all ranks meet."""
+"""A job under way, as one rank sees it: its blocks of chains, and the moments when all ranks meet."""
 
 import dataclasses
 from typing import Any
@@ -9,13 +9,13 @@ import numpy as np
 from workloads import checkpoint
 from workloads.context import Context
 from workloads.errors import ConfigError
-from workloads.independent_chains.blocks import BlockLayout
+from workloads.independent_chains.blocks import DEVICE_AXIS, BlockLayout
 from workloads.independent_chains.config import Config
 from workloads.independent_chains.history import History
 from workloads.independent_chains.models import MODELS
-from workloads.independent_chains.program import DEVICE_AXIS, BlockProgram, CompiledProgram, compile_program
+from workloads.independent_chains.program import BlockProgram, Programs, compile_programs
 from workloads.independent_chains.sampler import ChainState, Sampler
-from workloads.independent_chains.sampling import Round, advance_rounds
+from workloads.independent_chains.sampling import BlockRun, advance_blocks
 from workloads.integrity import Verdict
 
 # Transitions that every device computes alike in a replica check.
@@ -29,15 +29,15 @@ class Job:
     Attributes:
         config, context: as `run` got them.
         layout: which device runs which chains.
-        program: compiled for this rank's devices.
-        rounds: this rank's chains.
+        programs: compiled for this rank's devices.
+        runs: this rank's blocks.
     """
 
     config: Config
     context: Context
     layout: BlockLayout
-    program: CompiledProgram
-    rounds: tuple[Round, ...]
+    programs: Programs
+    runs: tuple[BlockRun, ...]
 
     def restored(self, step: int) -> "Job":
         """The job as it was saved at `step`, by whatever layout; every rank must call it.
@@ -45,32 +45,26 @@ class Job:
         Raises:
             ConfigError: it was saved with other parameters or another seed.
         """
-        state = jax.tree.map(self._zeros, self.program.state)
-        history = _empty_history(self.config, self.program, self.config.num_chains)
+        state = jax.tree.map(self._zeros, self.programs.state)
+        history = _empty_history(self.config, self.programs, self.config.num_chains)
         _, tree, metadata = checkpoint.restore(
             self.context.storage, step, {"state": state, "history": history.arrays()}
         )
         _check_same(metadata, self._metadata())
-        rounds = []
-        for turn in self.rounds:
-            mine = jax.tree.map(lambda leaf, chains=turn.chains: np.asarray(leaf)[chains], tree)
-            state, history = self.program.put(mine["state"]), turn.history.with_arrays(mine["history"])
-            rounds.append(dataclasses.replace(turn, state=state, history=history))
-        return dataclasses.replace(self, rounds=tuple(rounds))
+        runs = []
+        for run in self.runs:
+            mine = self.layout.take(tree, run.block)
+            history = run.history.with_arrays(mine["history"])
+            runs.append(dataclasses.replace(run, state=mine["state"], history=history))
+        return dataclasses.replace(self, runs=tuple(runs))
 
     def sample(self, start: int) -> None:
         """Makes the transitions from `start` to the last; ranks meet only where a check or a checkpoint is due."""
         total, context = self.config.num_transitions, self.context
         while start < total:
             stop = _next_meeting(start, total, (context.check_every, context.checkpoint_every))
-            advance_rounds(
-                self.program,
-                self.rounds,
-                start,
-                stop,
-                chunk=self.config.draws_per_dispatch,
-                on_progress=self._report,
-            )
+            chunk = self.config.draws_per_dispatch
+            advance_blocks(self.runs, start, stop, chunk=chunk, on_progress=self._report)
             start = stop
             if start < total:
                 state, history = self.gather()
@@ -81,16 +75,18 @@ class Job:
 
     def gather(self) -> tuple[ChainState, History]:
         """State and history of all chains, by global index, in the host memory of every rank; a collective."""
-        local = [{"state": jax.device_get(turn.state), "history": turn.history.arrays()} for turn in self.rounds]
-        tree = self.layout.gather(self.context, local)
-        return tree["state"], self.rounds[0].history.with_arrays(tree["history"])
+        blocks = {run.block: {"state": jax.device_get(run.state), "history": run.history.arrays()} for run in self.runs}
+        empty = _empty_history(self.config, self.programs, self.config.block_size)
+        like = {"state": self.programs.state, "history": empty.arrays()}
+        tree = self.layout.gather(self.context, blocks, like)
+        return tree["state"], empty.with_arrays(tree["history"])
 
     def check(self, step: int, state: ChainState, history: History) -> Verdict:
         """Compares what the devices compute and what the ranks hold, bit by bit; every rank must call it.
 
-        A chain lives on one device, so that nothing has a second copy by itself. Therefore every device makes the
-        next transitions of the first block, which must end in equal bits and are thrown away; and what the ranks have
-        gathered must be equal.
+        A chain lives on one device, so that nothing has a second copy by itself. Therefore every device with a block
+        makes the next transitions of the first block, which must end in equal bits and are thrown away; and what the
+        ranks have gathered must be equal.
 
         Args:
             step: transitions done.
@@ -99,17 +95,13 @@ class Job:
         Raises:
             ReplicaDivergenceError: naming the devices or hosts that are outvoted.
         """
-        num_devices = self.program.mesh.size
-        first_block = np.minimum(np.arange(self.config.block_size), self.config.num_chains - 1).astype(np.int32)
-        chains = np.tile(first_block, num_devices)
-        num_transitions = min(PROBE_TRANSITIONS, self.config.draws_per_dispatch)
-        probe, _ = self.program.advance(
-            self.program.put(jax.tree.map(lambda leaf: leaf[chains], state)),
-            chains,
-            step,
-            np.full(num_devices, step + num_transitions),
-        )
-        tree = {"probe": self.layout.replicated(probe), "state": state, "history": history.arrays()}
+        first, chains = self.layout.take(state, 0), self.layout.chains_of(0)
+        stop = step + min(PROBE_TRANSITIONS, self.config.draws_per_dispatch)
+        probes = {
+            device: program.advance(first, chains, step, stop)[0] for device, program in self.programs.devices.items()
+        }
+        probe = self.layout.replicated(probes, self.programs.state)
+        tree = {"probe": probe, "state": state, "history": history.arrays()}
         return self.context.assert_replicas_equal(tree, step=step)
 
     def save(self, step: int, state: ChainState, history: History) -> str:
@@ -120,13 +112,13 @@ class Job:
         """Progress of this rank, with what its own chains have met so far."""
         recent = slice(max(0, step - self.config.draws_per_dispatch), step)
         after_warmup = slice(self.config.num_warmup, step)
-        busy = [np.repeat(turn.is_busy, self.config.block_size) for turn in self.rounds]
-        stats = [turn.history.stats for turn in self.rounds]
-        rates = [values["acceptance_rate"][mask, recent] for values, mask in zip(stats, busy, strict=True)]
-        diverging = [values["diverging"][mask, after_warmup] for values, mask in zip(stats, busy, strict=True)]
-        metrics = {"num_divergences": float(sum(values.sum() for values in diverging))}
-        if any(mask.any() for mask in busy):
-            metrics["accept_rate"] = float(np.concatenate(rates).mean())
+        stats = [run.history.stats for run in self.runs]
+        metrics = {}
+        if stats:
+            metrics = {
+                "accept_rate": float(np.mean([values["acceptance_rate"][:, recent].mean() for values in stats])),
+                "num_divergences": float(sum(values["diverging"][:, after_warmup].sum() for values in stats)),
+            }
         self.context.report(step, self.config.num_transitions, **metrics)
 
     def _zeros(self, leaf: Any) -> np.ndarray:
@@ -139,23 +131,26 @@ class Job:
 
 
 def start_job(config: Config, context: Context) -> Job:
-    """Compiles for this rank's devices and puts every chain at its random start."""
+    """Compiles for those of this rank's devices that have a block, and puts every chain at its random start."""
     layout = BlockLayout(
         num_chains=config.num_chains,
         block_size=config.block_size,
         mesh=context.mesh({DEVICE_AXIS: jax.device_count()}),
     )
-    program = compile_program(_block_program(config), context, layout.local_mesh)
-    rounds = tuple(
-        Round(
-            chains=layout.chains_of(number),
-            is_busy=layout.is_busy(number),
-            state=program.init(layout.chains_of(number)),
-            history=_empty_history(config, program, len(layout.chains_of(number))),
+    local = layout.local_blocks()
+    devices = list(dict.fromkeys(device for _, device in local))
+    programs = compile_programs(_block_program(config), context, devices)
+    runs = tuple(
+        BlockRun(
+            block=block,
+            chains=layout.chains_of(block),
+            program=programs.devices[device],
+            state=programs.init(layout.chains_of(block)),
+            history=_empty_history(config, programs, config.block_size),
         )
-        for number in range(layout.num_rounds)
+        for block, device in local
     )
-    return Job(config=config, context=context, layout=layout, program=program, rounds=rounds)
+    return Job(config=config, context=context, layout=layout, programs=programs, runs=runs)
 
 
 def _block_program(config: Config) -> BlockProgram:
@@ -174,9 +169,9 @@ def _block_program(config: Config) -> BlockProgram:
     )
 
 
-def _empty_history(config: Config, program: CompiledProgram, num_chains: int) -> History:
+def _empty_history(config: Config, programs: Programs, num_chains: int) -> History:
     return History.empty(
-        num_chains=num_chains, num_warmup=config.num_warmup, num_draws=config.num_draws, trace=program.trace
+        num_chains=num_chains, num_warmup=config.num_warmup, num_draws=config.num_draws, trace=programs.trace
     )
 
 

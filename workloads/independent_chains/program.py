@@ -1,27 +1,27 @@
-"""Many transitions of one block of chains on every device of this process, in one dispatch.
+"""Many transitions of one block of chains in one dispatch: the program that every device runs alike.
 
-The program is compiled once for all local devices (`shard_map` over them), but what a device runs is the same
-whatever their number: a block always has the same number of chains, and there is no collective. How many transitions
-a dispatch makes is chosen at run time. So neither the layout nor where a run reports, saves or is continued shows in
-any bit of the draws. (One program for each device was tried: 2.8 s of compilation for each of them with HMC, 7.3 s
-with NUTS, against 2.8 and 8.1 s for all together.)
+A block has the same number of chains whatever the layout, and the number of transitions is chosen at run time, so
+that neither the layout nor where a run reports, saves or is continued shows in any bit of the draws.
+
+Each device has its own copy of the program, compiled for it alone. One program over all local devices (`shard_map`)
+would compile once instead of once a device, but XLA starts such a program on no device before the last one has ended
+on all of them (tried on CPU: the fast one of two devices waited for the slow one at every dispatch).
 """
 
+import concurrent.futures
 import dataclasses
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import SingleDeviceSharding
 
 from workloads.context import Context
 from workloads.independent_chains.models import Model, Position
 from workloads.independent_chains.sampler import ChainState, Sampler, Stats
-
-DEVICE_AXIS = "device"
 
 
 class Trace(TypedDict):
@@ -33,7 +33,7 @@ class Trace(TypedDict):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockProgram:
-    """What one device runs; for use under a `shard_map` with the axis `device`.
+    """The two functions to compile.
 
     Attributes:
         model, sampler: what a chain is.
@@ -71,7 +71,7 @@ class BlockProgram:
             state: after `start` transitions.
             chains, key_data: as for `init`.
             start: int32 scalar.
-            stop: (1,), int32, of this device; from `start` (nothing to do) to `start + draws_per_dispatch`.
+            stop: int32 scalar, at most `start + draws_per_dispatch`.
 
         Returns:
             The state after `stop` transitions, and a trace of which the first `stop - start` rows are filled.
@@ -87,112 +87,94 @@ class BlockProgram:
         # Not by `eval_shape` of a step: tracing NUTS once more takes a second.
         draws = jax.eval_shape(jax.vmap(self.model.report), state["position"])
         record = Trace(draws=draws, stats=self.sampler.empty_stats(state))
-        return jax.lax.fori_loop(start, stop[0], body, (state, jax.tree.map(self._rows, record)))
+        trace = jax.tree.map(lambda leaf: jnp.zeros((self.draws_per_dispatch, *leaf.shape), leaf.dtype), record)
+        return jax.lax.fori_loop(start, stop, body, (state, trace))
 
     def _step(self, index: jax.Array, state: ChainState, chain_keys: jax.Array) -> tuple[ChainState, Trace]:
         keys = jax.vmap(lambda key: jax.random.fold_in(key, 1 + index))(chain_keys)
         state, stats = jax.vmap(self.sampler.step, in_axes=(0, 0, None))(state, keys, index)
         return state, Trace(draws=jax.vmap(self.model.report)(state["position"]), stats=stats)
 
-    def _rows(self, leaf: Any) -> jax.Array:
-        zeros = jnp.zeros((self.draws_per_dispatch, *leaf.shape), leaf.dtype)
-        return jax.lax.pcast(zeros, (DEVICE_AXIS,), to="varying")
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeviceProgram:
+    """`BlockProgram.advance`, compiled for one device.
+
+    Attributes:
+        device: where it runs.
+        key_data: the job's base key as raw words, on the device.
+        compiled: with the arguments of `BlockProgram.advance`.
+    """
+
+    device: jax.Device
+    key_data: jax.Array
+    compiled: Callable[..., tuple[ChainState, Trace]]
+
+    def advance(self, state: ChainState, chains: np.ndarray, start: int, stop: int) -> tuple[ChainState, Trace]:
+        """Starts the transitions `start` to `stop` - 1, and does not wait for them.
+
+        Args:
+            state: of a block, after `start` transitions; here or in host memory.
+            chains: (block_size,), int32; global indices.
+            start, stop: as for `BlockProgram.advance`.
+        """
+        chains, start, stop = jax.device_put((chains, np.int32(start), np.int32(stop)), self.device)
+        return self.compiled(jax.device_put(state, self.device), chains, self.key_data, start, stop)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CompiledProgram:
-    """`BlockProgram` on every device of this process.
-
-    Arrays have a leading axis (local devices * block_size,) for the chains of all local blocks, cut over the devices.
+class Programs:
+    """What this rank has compiled.
 
     Attributes:
-        mesh: this process's devices, axis `device`.
-        init_block, advance_block: compiled.
-        key_data: the job's base key as raw words.
-        state, trace: shapes, dtypes and shardings.
-        compile_s: seconds that compiling took.
+        init: `BlockProgram.init` without the key, on one device: chains to state.
+        devices: `{device: its program}`.
+        state, trace: shapes and dtypes of a block's.
+        compile_s: seconds that it took.
     """
 
-    mesh: Mesh
-    init_block: Callable[..., ChainState]
-    advance_block: Callable[..., tuple[ChainState, Trace]]
-    key_data: jax.Array
+    init: Callable[[np.ndarray], ChainState]
+    devices: dict[jax.Device, DeviceProgram]
     state: ChainState
     trace: Trace
     compile_s: float
 
-    def init(self, chains: np.ndarray) -> ChainState:
-        """The state of all local blocks before the first transition.
 
-        Args:
-            chains: (local devices * block_size,), int32; global indices.
-        """
-        return self.init_block(self.put(chains), self.key_data)
-
-    def advance(self, state: ChainState, chains: np.ndarray, start: int, stops: np.ndarray) -> tuple[ChainState, Trace]:
-        """Starts the transitions from `start` on every local device, and does not wait for them.
-
-        Args:
-            state: after `start` transitions.
-            chains: (local devices * block_size,), int32; global indices.
-            start: the first transition.
-            stops: (local devices,); where each device stops.
-        """
-        return self.advance_block(
-            state, self.put(chains), self.key_data, np.int32(start), self.put(stops.astype(np.int32))
-        )
-
-    def put(self, tree: Any) -> Any:
-        """Cuts leaves along their first axis, a piece a local device."""
-        return jax.device_put(tree, NamedSharding(self.mesh, P(DEVICE_AXIS)))
-
-
-def compile_program(program: BlockProgram, context: Context, mesh: Mesh) -> CompiledProgram:
-    """Compiles for this process's devices.
+def compile_programs(program: BlockProgram, context: Context, devices: Sequence[jax.Device]) -> Programs:
+    """Traces once, and compiles for all devices at the same time.
 
     Args:
-        program: what each of them runs.
+        program: what to compile.
         context: this rank.
-        mesh: this process's devices, one axis `device`.
+        devices: of this process; maybe none.
     """
-    along, whole = P(DEVICE_AXIS), P()
-    rows = P(None, DEVICE_AXIS)
-    # TFP's NUTS begins its loops with constants, which the check refuses ("manual axis types do not match"); there is
-    # no collective that the check could guard, and tests hold the compiled program to that.
-    checked = program.sampler.kind != "nuts"
-    init = jax.jit(jax.shard_map(program.init, mesh=mesh, in_specs=(along, whole), out_specs=along, check_vma=checked))
-    advance = jax.jit(
-        jax.shard_map(
-            program.advance,
-            mesh=mesh,
-            in_specs=(along, along, whole, whole, along),
-            out_specs=(along, rows),
-            check_vma=checked,
-        )
-    )
-
-    def struct(shape: tuple[int, ...], spec: P) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(shape, jnp.int32, sharding=NamedSharding(mesh, spec))
-
-    key_data = jax.device_put(np.asarray(jax.random.key_data(context.base_key)), NamedSharding(mesh, whole))
-    chains = struct((mesh.size * program.block_size,), along)
-    init_block, init_s = context.compile("init", init, chains, key_data)
-    state = _placed(jax.eval_shape(init, chains, key_data), mesh, along)
-    arguments = (state, chains, key_data, struct((), whole), struct((mesh.size,), along))
-    advance_block, advance_s = context.compile("advance", advance, *arguments)
-    return CompiledProgram(
-        mesh=mesh,
-        init_block=init_block,
-        advance_block=advance_block,
-        key_data=key_data,
+    begin = time.perf_counter()
+    init, advance = jax.jit(program.init), jax.jit(program.advance)
+    key_data = jax.random.key_data(context.base_key)
+    keys = {device: jax.device_put(key_data, device) for device in devices}
+    first = devices[0] if devices else jax.local_devices()[0]
+    chains, index = np.zeros(program.block_size, np.int32), np.int32(0)
+    state = jax.eval_shape(init, chains, key_data)
+    trace = jax.eval_shape(advance, state, chains, key_data, index, index)[1]
+    arguments = (state, chains, key_data, index, index)
+    with context.phase("compile"), concurrent.futures.ThreadPoolExecutor(len(devices) + 1) as pool:
+        lowered_init = init.lower(*_placed((chains, key_data), first))
+        lowered = [advance.lower(*_placed(arguments, device)) for device in devices]
+        compiled_init, *compiled = pool.map(lambda one: one.compile(), [lowered_init, *lowered])
+    return Programs(
+        init=lambda chains: compiled_init(*jax.device_put((chains, key_data), first)),
+        devices={
+            device: DeviceProgram(device=device, key_data=keys[device], compiled=one)
+            for device, one in zip(devices, compiled, strict=True)
+        },
         state=state,
-        trace=_placed(jax.eval_shape(advance, *arguments)[1], mesh, rows),
-        compile_s=init_s + advance_s,
+        trace=trace,
+        compile_s=time.perf_counter() - begin,
     )
 
 
-def _placed(tree: Any, mesh: Mesh, spec: P) -> Any:
-    sharding = NamedSharding(mesh, spec)
+def _placed(tree: Any, device: jax.Device) -> Any:
+    sharding = SingleDeviceSharding(device)
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree)
 
 

@@ -38,7 +38,7 @@ def run(config: Config, context: Context, *, resume_step: int | None = None) -> 
     if context.is_first:
         write_results(config, context, history)
 
-    times = context.exchange.all_gather("seconds", {"compile_s": job.program.compile_s, "run_s": run_s})
+    times = context.exchange.all_gather("seconds", {"compile_s": job.programs.compile_s, "run_s": run_s})
     slowest = {name: max(seconds[name] for seconds in times) for name in ("compile_s", "run_s")}
     num_draws = config.num_chains * (config.num_transitions - max(start, config.num_warmup))
     return Result(

@@ -6,6 +6,7 @@ ArviZ's own plots are left alone: importing `arviz_plots` takes as long as many 
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -137,7 +138,7 @@ def plot_scatter(path: Path, scalars: Scalars, diverging: np.ndarray, *, title: 
         diverging, labels = diverging[:, 1:], list(scalars)
     size = len(labels) - 1
     figure = Figure(figsize=(max(5.5, 2.8 * size), 0.9 + max(4.6, 2.5 * size)), layout="constrained")
-    grid = figure.subplots(size, size, squeeze=False, sharex="col", sharey="row")
+    grid: Any = figure.subplots(size, size, squeeze=False, sharex="col", sharey="row")
     for row, column in np.ndindex(size, size):
         axis = grid[row, column]
         if column > row:

@@ -33,7 +33,9 @@ class Config:
     ff_width: int = param(512, "width inside the feed-forward layers", minimum=1)
     learning_rate: float = param(1e-3, "AdamW's peak learning rate", above=0.0)
     warmup_steps: int = param(20, "steps of linear warm-up, followed by a cosine", minimum=0)
-    final_learning_rate: float = param(1e-4, "learning rate at the last step", minimum=0.0)
+    final_fraction: float = param(
+        0.1, "learning rate at the last step, as a part of the peak", minimum=0.0, maximum=1.0
+    )
     weight_decay: float = param(0.1, "AdamW's weight decay, of matrices alone", minimum=0.0)
     max_grad_norm: float = param(1.0, "gradients are clipped to this global norm", above=0.0)
     z_loss: float = param(1e-4, "weight of the squared log-normalizer in the loss", minimum=0.0)
@@ -52,10 +54,6 @@ class Config:
         if self.width % self.num_heads:
             fits = _divisors_near(self.width, self.num_heads)
             raise ConfigError(f"num_heads={self.num_heads}: must divide width={self.width}; {fits} would fit")
-        if self.final_learning_rate > self.learning_rate:
-            raise ConfigError(
-                f"final_learning_rate={self.final_learning_rate:g}: must be at most learning_rate={self.learning_rate:g}"
-            )
         parse_mesh(self.mesh, (DATA_AXIS, MODEL_AXIS))
 
     def mesh_axes(self, layout: Layout) -> dict[str, int]:
@@ -82,7 +80,8 @@ class Config:
             )
         common = math.gcd(self.num_heads, self.ff_width, VOCAB_MULTIPLE)
         if common % columns:
-            sizes = [size for size in range(1, layout.num_devices + 1) if common % size + layout.num_devices % size == 0]
+            fitting = math.gcd(common, layout.num_devices)
+            sizes = [size for size in range(1, fitting + 1) if fitting % size == 0]
             fits = " or ".join(f"data:{layout.num_devices // size},model:{size}" for size in sizes)
             raise ConfigError(
                 f"mesh={self.mesh}: the model axis ({columns}) must divide num_heads={self.num_heads}, "

@@ -16,7 +16,7 @@ from workloads.errors import ConfigError
 from workloads.transformer import partition
 from workloads.transformer.config import VOCAB_MULTIPLE, Config
 
-TRAIN_FRACTION = 0.9
+VALIDATION_PART = 10  # the last tenth of the text
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,9 +59,9 @@ def read_text(path: Path, context_length: int) -> Text:
     except UnicodeDecodeError as error:
         raise ConfigError(f"data={path.name}: is not UTF-8 text ({error.reason} at byte {error.start})") from error
     codes, tokens = np.unique(np.frombuffer(text.encode("utf-32-le"), np.uint32), return_inverse=True)
-    cut = int(TRAIN_FRACTION * len(tokens))
-    if min(cut, len(tokens) - cut) < context_length + 1:
-        least = int(np.ceil((context_length + 1) / (1 - TRAIN_FRACTION)))
+    cut = len(tokens) * (VALIDATION_PART - 1) // VALIDATION_PART
+    if len(tokens) - cut < context_length + 1:
+        least = VALIDATION_PART * context_length + 1
         raise ConfigError(
             f"data={path.name}: has {len(tokens)} characters; context_length={context_length} needs {least}, "
             f"of which a tenth is for validation"

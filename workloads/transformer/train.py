@@ -146,7 +146,7 @@ def make_optimizer(config: Config) -> optax.GradientTransformation:
         peak_value=config.learning_rate,
         warmup_steps=warmup,
         decay_steps=config.steps,
-        end_value=config.final_learning_rate,
+        end_value=config.learning_rate * config.final_fraction,
     )
 
     def is_matrix(params: PyTree) -> PyTree:
