@@ -5,7 +5,7 @@ VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2
 VENV := .venv-$(VERSION)
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test test-fast lint lock bench clean
+.PHONY: setup demo test test-slow test-fast lint lock bench clean
 
 setup: $(VENV)/.ready
 
@@ -22,14 +22,18 @@ demo: setup
 	$(BIN)/spmd-launch demo
 
 test: setup
-	$(BIN)/python -m pytest -q --durations=15
+	$(BIN)/python -m pytest -q -m "not slow" --durations=15
+
+# What takes longer: layouts of the MCMC workloads, MNIST.
+test-slow: setup
+	$(BIN)/python -m pytest -q -m slow --durations=15
 
 test-fast: setup
 	$(BIN)/python -m pytest -q -m "not slow and not cluster"
 
 lint: setup
-	$(BIN)/ruff check launcher cluster workloads tests benchmarks
-	$(BIN)/ruff format --check launcher cluster workloads tests benchmarks
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

@@ -49,7 +49,9 @@ class Context:
     check_every: int = 0
 
     @classmethod
-    def local(cls, folder: Path, *, seed: int = 0, emit: Callable[[Event], None] | None = None, **more: Any) -> "Context":
+    def local(
+        cls, folder: Path, *, seed: int = 0, emit: Callable[[Event], None] | None = None, **more: Any
+    ) -> "Context":
         """A context for one plain process, with no launcher anywhere: for tests and notebooks."""
         return cls(
             rank=0,
@@ -91,12 +93,12 @@ class Context:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Marks what this rank is doing (`compile`, `step`, `checkpoint`, `gather`...); the job's live line shows it."""
+        """Marks what this rank is doing (`compile`, `checkpoint`, `gather`...); the job's live line shows it."""
         self.emit({"type": "phase", "phase": name})
         yield
         self.emit({"type": "phase", "phase": "run"})
 
-    def compile(self, name: str, function: Callable[..., Any], *args: Any) -> tuple[Callable[..., Any], float]:
+    def compile(self, name: str, function: Any, *args: Any) -> tuple[Callable[..., Any], float]:
         """Compiles a jitted function for these arguments, so that compile time and run time are told apart.
 
         Args:

@@ -114,7 +114,7 @@ def test_down_ends_frozen_ranks(victim: Victim) -> None:
 
 def test_an_interrupted_up_leaves_nothing(cli: Cli) -> None:
     process = cli.start("up", str(cluster_file(cli.home, "halfway")))
-    cli.wait_for(lambda: (cli.home / "clusters/halfway/request.json").exists())
+    cli.wait_for((cli.home / "clusters/halfway/request.json").exists)
     time.sleep(1.0)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)

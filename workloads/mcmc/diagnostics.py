@@ -176,7 +176,7 @@ def _components(name: str, array: np.ndarray, max_scalars: int | None) -> Iterat
     for flat in np.unique(np.linspace(0, size - 1, count).round().astype(int)) if size else ():
         index = tuple(int(part) for part in np.unravel_index(flat, event_shape))
         label = f"{name}[{', '.join(map(str, index))}]" if index else name
-        yield label, array[:, :, *index]
+        yield label, array.reshape(*array.shape[:2], size)[:, :, flat]
 
 
 def _chains(mask: np.ndarray) -> str:

@@ -42,7 +42,8 @@ class Array:
 
     def without_padding(self, values: np.ndarray) -> np.ndarray:
         """(..., *placed_shape) to (..., *shape)."""
-        return values[(..., *(slice(size) for size in self.shape))]
+        kept: tuple[Any, ...] = (..., *(slice(size) for size in self.shape))
+        return values[kept]
 
     def num_bytes(self) -> int:
         """Of one draw of one chain on the host."""

@@ -101,7 +101,8 @@ def write_results(
         attributes={"model": model.name, "sampler": "hmc", "keep_every": history.keep_every, "seed": context.seed},
         dims={name: part.dims for name, part in model.parts.items()},
     )
-    np.savez(results / "traces.npz", num_warmup=config.num_warmup, **history.stats)
+    traces: dict[str, Any] = {"num_warmup": config.num_warmup, **history.stats}
+    np.savez(results / "traces.npz", **traces)
     np.savez(results / "mean_prediction.npz", mean_prediction=mean_prediction)
     write_plots(context, model, history, mean_prediction)
 

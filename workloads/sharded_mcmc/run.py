@@ -75,7 +75,7 @@ def sample(
     total = config.num_transitions
     while start < total:
         stop = next_stop(start, total, (config.draws_per_dispatch, context.check_every, context.checkpoint_every))
-        state, trace = compiled.advance(state, np.int32(start), np.int32(stop))
+        state, trace = compiled.advance(state, np.asarray(start, np.int32), np.asarray(stop, np.int32))
         stats = {name: np.asarray(leaf)[: stop - start] for name, leaf in trace["stats"].items()}
         history.record_stats(start, stats)
         rows = history.rows_to_keep(start, stop)
