@@ -132,8 +132,8 @@ class Nodes:
             node.kill_all_processes(check_alive=False, allow_graceful=False, wait=True)
 
 
-def end_abandoned_ranks(folder: Path) -> None:
-    """Ends ranks whose agent is gone: a frozen one cannot notice that its lease has run out."""
+def end_abandoned_ranks(folder: Path, cluster_id: str) -> None:
+    """Ends the process groups of ranks whose agent is gone: neither a frozen rank nor a child of one can notice it."""
     for path in folder.glob("hosts/*/ranks/*.json"):
         try:
             value = json.loads(path.read_text())
@@ -141,10 +141,19 @@ def end_abandoned_ranks(folder: Path) -> None:
             continue  # removed, or being written
         agent, rank = ProcessId.from_json(value["agent"]), ProcessId.from_json(value["rank"])
         if not agent.alive():
-            if rank.alive():
-                log(f"ending rank process {rank.pid}: its agent (pid {agent.pid}) is gone")
-                rank.signal_group(signal.SIGKILL)
+            left = [process for process in marked_processes(cluster_id) if _group(process) == rank.pid]
+            if left:
+                log(f"ending {len(left)} process(es) of rank {rank.pid}: its agent (pid {agent.pid}) is gone")
+            for process in left:
+                process.signal(signal.SIGKILL)
             path.unlink(missing_ok=True)
+
+
+def _group(process: ProcessId) -> int | None:
+    try:
+        return os.getpgid(process.pid)
+    except ProcessLookupError:
+        return None
 
 
 def log(message: str) -> None:
@@ -168,7 +177,7 @@ def main(folder: Path) -> int:
                 write_json(folder / "ended.json", {"why": "the head's Ray processes died"})
                 return 1
             nodes.end_lost_hosts()
-            end_abandoned_ranks(folder)
+            end_abandoned_ranks(folder, request["cluster_id"])
         return 0
     finally:
         nodes.stop()

@@ -183,7 +183,7 @@ async def _actors(ray: Any, cluster: Cluster, digest: str) -> list[HostFacts]:
         )
         .remote(cluster.name)
     )
-    serving = supervisor.serve.remote()
+    serving = supervisor.ready.remote()
     archive = ray.put((cluster.folder / "blobs" / digest).read_bytes())
     await asyncio.gather(*(agent.put_code.remote(digest, archive) for agent in agents))
     facts, _, _ = await asyncio.gather(gather_facts(agents), probe_storage(cluster, agents), serving)

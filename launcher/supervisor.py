@@ -33,7 +33,7 @@ FACTS_TIMEOUT_S = 120.0
 
 
 class Supervisor:
-    """Runs on the head as an async Ray actor; `serve` comes first.
+    """Runs on the head as an async Ray actor; Ray starts it again if its process ends.
 
     Args:
         cluster_name: whose record to read.
@@ -51,9 +51,16 @@ class Supervisor:
         self._tasks: set[asyncio.Task[Any]] = set()
         settle_lost_jobs(all_jobs(), cluster_name, "the supervisor that ran this job ended before the job did")
         threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
+        self._serving = asyncio.get_running_loop().create_task(
+            self._serve()
+        )  # here, so that a restarted one serves too
 
-    async def serve(self) -> int:
-        """Listens on the cluster's socket; returns this process's pid."""
+    async def ready(self) -> int:
+        """Returns this process's pid once it listens on the cluster's socket."""
+        await self._serving
+        return os.getpid()
+
+    async def _serve(self) -> None:
         path = self.cluster.socket
         path.unlink(missing_ok=True)
         old = os.umask(0o177)
@@ -62,7 +69,6 @@ class Supervisor:
             self._server = await asyncio.start_unix_server(self._client, str(path), limit=MAX_LINE)
         finally:
             os.umask(old)
-        return os.getpid()
 
     # -- clients
 

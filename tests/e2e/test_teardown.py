@@ -80,8 +80,10 @@ def test_supervisor_killed(victim: Victim) -> None:
     ranks = victim.ranks()
     victim.with_title("ray::Supervisor")[0].kill()
     gone(ranks, 20.0)  # the lease: nobody would learn what they do
-    victim.cli("down", victim.name)
+    victim.cli.wait_for(lambda: victim.cli.json("status", victim.name)["state"] != "DEAD", 30.0)
     assert victim.cli.job(victim.job)["state"] == "FAILED"
+    assert "supervisor" in victim.cli.job(victim.job)["message"]
+    victim.cli("submit", "psum-check", "--cluster", victim.name)  # a new supervisor serves the same hosts
 
 
 def test_holder_killed_with_a_frozen_rank(victim: Victim) -> None:

@@ -3,6 +3,9 @@
 An all-reduce adds in the order of its algorithm: of four devices, two processes (gloo's ring) and one process gave
 different last bits. Here each device receives its share of every device's gradient, adds the shares in the order of
 the mesh, and gathers the sums. That moves as many bytes as a ring all-reduce does, in one message for all leaves.
+
+Sums over the model axis are all-reduces still: their bits hold while that axis stays inside a process or has two
+devices (a sum of two has one order), and not for a model axis of four over two processes.
 """
 
 import functools
