@@ -14,7 +14,7 @@ class Result:
 
     Attributes:
         metrics: headline scalars, units in their names (`tokens_per_s`, `compile_s`, `run_s`).
-        diagnostics: anything else that JSON can hold.
+        diagnostics: anything else that JSON can hold; `problems`, a list of sentences, is shown with the metrics.
         result_digest: `digest_arrays` of the gathered result.
     """
 

@@ -1,6 +1,7 @@
 """`results`: what a job found, read from its folder, with or without its cluster."""
 
 import shutil
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,8 @@ def show_results(folder: JobFolder, *, as_json: bool) -> None:
     click.echo(table(["metric", "value"], rows))
     click.echo(f"  integrity      {_integrity(summary['integrity'])}")
     click.echo(f"  result_digest  {summary['result_digest']}")
-    for warning in summary["diagnostics"].get("warnings", []):
-        click.echo(f"! {warning}")
+    for problem in summary["diagnostics"].get("problems", []):
+        click.echo(textwrap.fill(problem, 78, initial_indent="! ", subsequent_indent="  "))
     for part in ("results", "plots"):
         files = folder.files(part)
         if files:

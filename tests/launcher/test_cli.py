@@ -1,0 +1,116 @@
+"""The command line's surface, its speed of thought, and what a reader of the README is told to type."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import COMMAND, ROOT, Cli
+
+SURFACE = {
+    "up": [],
+    "down": ["--force"],
+    "status": ["--json", "--watch"],
+    "submit": ["--check-every", "--checkpoint-every", "--cluster", "--detach", "--json", "--name", "--no-wait",
+               "--num-hosts", "--seed", "--set"],
+    "jobs": ["--json", "--older-than", "--prune"],
+    "logs": ["--attempt", "--follow", "--rank"],
+    "results": ["--json", "--output"],
+    "cancel": [],
+    "workloads": ["--json"],
+    "doctor": ["--json"],
+    "demo": ["--keep"],
+}  # fmt: skip
+
+HEAVY = ("ray", "jax", "tensorflow_probability", "flax", "numpy")
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    return Cli(tmp_path)
+
+
+@pytest.mark.parametrize("command", SURFACE)
+def test_the_surface_is_frozen(cli: Cli, command: str) -> None:
+    found = set(re.findall(r"(--[a-z][a-z-]+)", cli(command, "--help"))) - {"--help"}
+    assert sorted(found - {"--prune"}) == sorted(set(SURFACE[command]) - {"--prune"})
+
+
+def test_all_commands_are_listed(cli: Cli) -> None:
+    listed = re.findall(r"^  ([a-z]+)  ", cli("--help"), re.MULTILINE)
+    assert listed == list(SURFACE)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["submit", "independent-chains", "--set", "tune=3"], ["jobs"], ["workloads", "transformer"]],
+)
+def test_neither_ray_nor_jax_is_imported_to_answer(tmp_path: Path, arguments: list[str]) -> None:
+    check = (
+        "import sys\nfrom launcher.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+    )
+    environment = {**os.environ, "SPMD_LAUNCH_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", check, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr.strip().splitlines()[-1] == "[]", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["sumbit"], "did you mean 'submit'"),
+        (["up", "nowhere.yaml"], "nowhere.yaml"),
+        (["down", "nothing"], "no cluster 'nothing'"),
+        (["results", "nothing"], "no job 'nothing'"),
+        (["results", "../x"], "no job"),
+        (["status", "nothing"], "no cluster or job 'nothing'"),
+        (["submit", "psum-check"], "no cluster is up"),
+        (["workloads", "transfomer"], "did you mean 'transformer'"),
+        (["cancel", "nothing"], "no job 'nothing'"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(cli: Cli, arguments: list[str], words: str) -> None:
+    out = cli(*arguments, code=2)
+    assert words in out
+    assert out.startswith("error: ")
+    assert len(out.strip().splitlines()) == 1
+
+
+def test_a_mistake_in_a_cluster_file_names_line_and_key(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text("name: x\nprovider: {type: local}\nnum_host: 2\ndevices_per_host: 1\n")
+    out = cli("up", str(file), code=2)
+    assert "bad.yaml:3" in out
+    assert "num_hosts" in out
+    assert not (tmp_path / "clusters").exists()
+
+
+def test_workloads_lists_every_parameter_with_its_meaning(cli: Cli) -> None:
+    params = json.loads(cli("workloads", "sharded-mcmc", "--json"))
+    names = {param["name"] for param in params}
+    assert {"num_warmup", "num_draws", "num_chains", "step_size", "num_leapfrog_steps", "x64", "precision"} <= names
+    assert all(param["help"] for param in params)
+
+
+def test_the_readme_is_short_and_its_commands_exist() -> None:
+    text = (ROOT / "README.md").read_text()
+    lines = text.splitlines()
+    assert len(lines) < 110
+    assert next(number for number, line in enumerate(lines) if "make demo" in line) < 25
+    for command in re.findall(r"spmd-launch ([a-z]+)", text):
+        assert command in SURFACE, command
+    for link in re.findall(r"\]\(([^)]+)\)", text):
+        assert (ROOT / link).exists(), link
+    assert COMMAND
