@@ -126,7 +126,7 @@ class Agent:
 
     async def standby_state(self) -> str:
         """`WARM`, `warming`, or `none`."""
-        if self.template is None or not self.template.running:
+        if self.template is None or not self.template.running or self.template.code_digest != self.code_digest:
             return "none"
         return "WARM" if self.template.warm else "warming"
 

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Collection
 from typing import Any
 
 import click
@@ -27,19 +28,22 @@ def is_terminal() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
-def table(headers: list[str], rows: list[list[str]], *, marked: set[int] = frozenset()) -> str:  # type: ignore[assignment]
-    """Columns as wide as their widest cell, two spaces apart.
+def table(headers: list[str], rows: list[list[str]], *, marked: Collection[int] = (), gap: int = 2) -> str:
+    """Columns as wide as their widest cell.
 
     Args:
         headers: one a column.
         rows: cells.
         marked: indices of rows that get a `!` in front.
+        gap: spaces between columns.
     """
     widths = [max(len(row[column]) for row in [headers, *rows]) for column in range(len(headers))]
     lines = []
     for index, row in enumerate([headers, *rows]):
         mark = "! " if index - 1 in marked else "  "
-        lines.append(mark + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        lines.append(
+            mark + (" " * gap).join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        )
     return "\n".join(lines)
 
 

@@ -16,7 +16,7 @@ WARM_TIMEOUT_S = 60.0
 RUNS = (
     ("independent-chains", {"model": "eight-schools", "sampler": "nuts", "num_warmup": "500", "num_draws": "500"}),
     ("sharded-mcmc", {"num_warmup": "60", "num_draws": "60"}),
-    ("transformer", {"steps": "40", "mesh": "data:2,model:2"}),
+    ("transformer", {"steps": "60", "mesh": "data:2,model:2", "sample_length": "150"}),
 )
 
 

@@ -1,6 +1,7 @@
 """The host parity table: one row a host, the odd one marked."""
 
 import hashlib
+import textwrap
 from collections.abc import Sequence
 
 from launcher.attempt import HostFacts
@@ -9,7 +10,10 @@ from launcher.parity import Difference
 
 
 def parity_table(facts: Sequence[HostFacts], differences: Sequence[Difference]) -> str:
-    """The table, and below it one line for each difference; 80 columns for usual names."""
+    """The table, and below it one line for each difference; 80 columns for usual names.
+
+    jaxlib is shown beside jax only where its version is another; of TFP's nightly, the date.
+    """
     odd = {host for difference in differences for host in difference.hosts}
     middle = sorted(fact.clock for fact in facts)[len(facts) // 2]
     rows = [
@@ -29,9 +33,9 @@ def parity_table(facts: Sequence[HostFacts], differences: Sequence[Difference]) 
     ]
     headers = ["host", "python", "jax", "tfp", "ray", "code", "flags", "devices", "resolves", "clock"]
     marked = {index for index, fact in enumerate(facts) if fact.host in odd}
-    lines = [table(headers, rows, marked=marked)]
+    lines = [table(headers, rows, marked=marked, gap=1)]
     flags = " ".join(f"{name}={value}" for name, value in facts[0].flags.items())
-    lines.append(f"  jax and jaxlib have one version where one is shown; flags: {flags or 'none'}")
+    lines.append(textwrap.fill(f"flags: {flags or 'none'}", 78, initial_indent="  ", subsequent_indent="    "))
     lines += [f"! {difference}" for difference in differences]
     return "\n".join(lines)
 
