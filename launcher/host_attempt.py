@@ -28,7 +28,7 @@ class HostAttempt:
         self.output.mkdir(parents=True)
 
     def assignment(self, host: str, address: str, files: Path) -> Message:
-        """The one message that turns a standby into a rank."""
+        """The one message that turns a fork of the template into a rank."""
         paths = {param: str(files / sha256 / name) for param, (sha256, name) in self.task.files.items()}
         return {
             **dataclasses.asdict(self.task),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import COMMAND, ROOT, Cli
+from tests.conftest import ROOT, Cli
 
 SURFACE = {
     "up": [],
@@ -113,4 +113,3 @@ def test_the_readme_is_short_and_its_commands_exist() -> None:
         assert command in SURFACE, command
     for link in re.findall(r"\]\(([^)]+)\)", text):
         assert (ROOT / link).exists(), link
-    assert COMMAND

@@ -1,14 +1,13 @@
 """The same posterior on 1 x 1, 1 x 4, 2 x 2 and 4 x 1 hosts x devices, by real processes."""
 
 import json
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 import xarray
 
-from tests.ranks import ROOT, run_ranks
+from tests.conftest import data_folder
+from tests.ranks import run_ranks
 
 pytestmark = pytest.mark.slow
 
@@ -151,7 +150,7 @@ def test_verdict_counts_sharded_state_as_single_copies(two_by_two):
 @pytest.mark.timeout(600)
 def test_mnist_comes_near_the_guide():
     """TFP's guide: 0.9189 and 0.9264, after a longer run than these 40 transitions."""
-    data = Path(os.environ.get("SPMD_LAUNCH_TEST_DATA", ROOT / "../shared/data")) / "mnist.npz"
+    data = data_folder() / "mnist.npz"
     if not data.exists():
         pytest.skip(f"{data} is absent (SPMD_LAUNCH_TEST_DATA names its folder)")
     ranks = run_ranks(

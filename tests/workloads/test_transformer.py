@@ -3,7 +3,6 @@
 import itertools
 import json
 import math
-import os
 from pathlib import Path
 
 import jax
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.conftest import data_folder
 from tests.ranks import run_ranks
 from tests.workloads.transformer_programs import SMALL
 from workloads import checkpoint
@@ -26,7 +26,6 @@ from workloads.transformer.loss import token_sums
 from workloads.transformer.train import Trainer
 
 PROGRAMS = "tests.workloads.transformer_programs"
-DATA = Path(os.environ.get("SPMD_LAUNCH_TEST_DATA", Path(__file__).resolve().parents[2] / "../shared/data"))
 CONFIG = Config(context_length=8, batch_size=4, steps_per_dispatch=3, eval_batches=2)
 
 
@@ -91,7 +90,7 @@ def test_texts_that_cannot_be_learned_are_refused_in_words(tmp_path: Path) -> No
 
 
 def test_tinyshakespeare_has_65_characters() -> None:
-    path = DATA / "tinyshakespeare.txt"
+    path = data_folder() / "tinyshakespeare.txt"
     if not path.exists():
         pytest.skip(f"needs {path.name} in the folder named by SPMD_LAUNCH_TEST_DATA")
     text = read_text(path, 64)
