@@ -29,6 +29,13 @@ ADDRESS = "127.0.0.1"
 WATCH_PERIOD_S = 0.5
 
 
+class HostNode(Node):
+    """A Ray node without Ray's API server, which even with the dashboard off costs a second to start and serves nobody."""
+
+    def start_api_server(self, **_: Any) -> None:
+        pass
+
+
 class Nodes:
     """All Ray nodes of the cluster, the head among them."""
 
@@ -80,7 +87,7 @@ class Nodes:
             node_ip_address=ADDRESS,
             node_name=name,
             labels={"spmd-launch/host": name},
-            num_cpus=self.spec.devices_per_host + 1,  # one a device for the host's agent, one for small things
+            num_cpus=2 if head is None else 1,  # the host's agent, and on the head the supervisor: Ray starts a worker each
             num_gpus=0,
             object_store_memory=OBJECT_STORE_BYTES,
             min_worker_port=0,
@@ -94,7 +101,7 @@ class Nodes:
             env_vars=self.request["node_env"] | {"SPMD_LAUNCH_HOST_FOLDER": str(host_folder)},
             **place,
         )
-        return Node(parameters, head=head is None, shutdown_at_exit=False, spawn_reaper=True)
+        return HostNode(parameters, head=head is None, shutdown_at_exit=False, spawn_reaper=True)
 
     def record(self) -> Cluster:
         head = self.nodes[self.names[0]]
@@ -181,7 +188,7 @@ def main(folder: Path) -> int:
         return 0
     finally:
         nodes.stop()
-        end_processes(marked_processes(request["cluster_id"]), grace_s=1.0)
+        end_processes(marked_processes(request["cluster_id"], ProcessId.current()), grace_s=1.0)
         shutil.rmtree(request["ray_folder"], ignore_errors=True)
         log("ended")
 

@@ -62,7 +62,7 @@ class LocalProvider:
                     )
                     holder.signal(signal.SIGKILL)
                     holder.wait(STOP_TIMEOUT_S)
-            left = marked_processes(cluster_id)
+            left = marked_processes(cluster_id, holder)
             if left:
                 forced.append(f"{len(left)} process(es) without a holder were ended: {[p.pid for p in left]}")
                 end_processes(left)

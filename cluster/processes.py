@@ -11,7 +11,8 @@ from typing import Any
 
 import psutil
 
-# Every process of a cluster inherits this variable, whoever started it: what `down` looks for at the end.
+# Every process of a cluster inherits this variable, whoever started it: what `down` looks for at the end. (Ray's own
+# rename themselves and lose it; they are known by their session, see `marked_processes`.)
 MARKER = "SPMD_LAUNCH_CLUSTER_ID"
 
 
@@ -75,16 +76,25 @@ class ProcessId:
         return True
 
 
-def marked_processes(cluster_id: str) -> list[ProcessId]:
-    """All processes of this user that carry the cluster's marker in their environment."""
+def marked_processes(cluster_id: str, session: ProcessId | None = None) -> list[ProcessId]:
+    """All processes of this user that belong to a cluster.
+
+    Args:
+        cluster_id: looked for in their environment.
+        session: the process that leads, or led, the session of the cluster's Ray processes: those rename themselves,
+            which wipes their environment, and Ray's agents outlive their raylet by minutes.
+    """
+    if session is not None and not session.alive() and ProcessId.of(session.pid) is not None:
+        session = None  # the number belongs to another process now, and so to another session
     found = []
     for process in psutil.process_iter():
         try:
-            if process.pid != os.getpid() and process.environ().get(MARKER) == cluster_id:
+            in_session = session is not None and os.getsid(process.pid) == session.pid
+            if process.pid != os.getpid() and (in_session or process.environ().get(MARKER) == cluster_id):
                 identity = ProcessId.of(process.pid)
                 if identity is not None:
                     found.append(identity)
-        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess, ProcessLookupError):
             continue  # ended meanwhile, or another user's
     return found
 

@@ -169,7 +169,7 @@ async def _actors(ray: Any, cluster: Cluster, digest: str) -> list[HostFacts]:
         ray.remote(Agent)
         .options(
             name=f"agent:{host.name}",
-            num_cpus=spec.devices_per_host,  # what the host's rank will use is reserved by its agent
+            num_cpus=1,
             scheduling_strategy=OnNode(host.node_id, soft=False),
             **lasting,
         )
@@ -179,7 +179,7 @@ async def _actors(ray: Any, cluster: Cluster, digest: str) -> list[HostFacts]:
     supervisor = (
         ray.remote(Supervisor)
         .options(
-            name="supervisor", num_cpus=0, scheduling_strategy=OnNode(cluster.hosts[0].node_id, soft=False), **lasting
+            name="supervisor", num_cpus=1, scheduling_strategy=OnNode(cluster.hosts[0].node_id, soft=False), **lasting
         )
         .remote(cluster.name)
     )

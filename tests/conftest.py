@@ -74,21 +74,22 @@ class Cli:
         return value
 
 
-def processes_of(cluster_id: str) -> list[psutil.Process]:
-    """Every process that carries the cluster's marker."""
+def processes_of(record: dict[str, Any]) -> list[psutil.Process]:
+    """Every process that carries the cluster's marker, or is of its session: Ray's wipe their environment."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(MARKER) == cluster_id and process.status() != psutil.STATUS_ZOMBIE:
+            marked = process.environ().get(MARKER) == record["cluster_id"]
+            if marked or os.getsid(process.pid) == record["holder"]["pid"]:
                 found.append(process)
-        except psutil.Error:
+        except (psutil.Error, ProcessLookupError):
             continue
-    return found
+    return [process for process in found if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
 
 def assert_nothing_left(record: dict[str, Any], home: Path) -> None:
     """No process, no port, no temporary folder of a cluster that is down."""
-    left = processes_of(record["cluster_id"])
+    left = processes_of(record)
     assert not left, [process.cmdline() for process in left]
     assert not Path(record["ray_folder"]).exists()
     assert not (home / "clusters" / record["spec"]["name"]).exists()
@@ -136,7 +137,7 @@ def no_rank_survives(request: pytest.FixtureRequest) -> Iterator[None]:
     cli, name = request.getfixturevalue("cli"), request.getfixturevalue("cluster")
     status = cli.json("status", name)
     assert all(host["job"] is None for host in status["hosts"]), status
-    ranks = [p for p in processes_of(cli.record(name)["cluster_id"]) if "launcher.rank.template" in p.cmdline()]
+    ranks = [p for p in processes_of(cli.record(name)) if "launcher.rank.template" in p.cmdline()]
     assert len(ranks) <= len(status["hosts"]), [p.cmdline() for p in ranks]
 
 

@@ -123,6 +123,26 @@ def test_marked_processes_are_found_by_their_marker(start: Start) -> None:
     assert marked_processes(ours) == [] and other.poll() is None
 
 
+def test_a_process_that_wiped_its_environment_is_found_by_its_session(start: Start) -> None:
+    ours = uuid.uuid4().hex
+    child = "import subprocess, sys; print(subprocess.Popen(['env', '-i', 'sleep', '600']).pid, flush=True)"
+    leader = start(child, marker=ours, leads_group=True)
+    session = _identity(leader)
+    stranger = start(marker=uuid.uuid4().hex, leads_group=True)
+    deadline = time.monotonic() + 10.0
+    while len(found := marked_processes(ours, session)) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert len(marked_processes(ours)) == 1
+    leader.kill()
+    leader.wait(10.0)
+    left = marked_processes(ours, session)
+    assert len(left) == 1 and left[0] in found and left[0].pid != stranger.pid
+    end_processes(left)
+    reused = ProcessId(stranger.pid, started=-1.0)  # the number of the leader, given to another process since
+    assert marked_processes(ours, reused) == []
+
+
 def test_this_process_is_never_among_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MARKER, "mine")
     assert marked_processes("mine") == []

@@ -65,7 +65,7 @@ def test_a_python_exception_on_one_rank_is_the_message_within_two_seconds(cli: C
     ended = next(event["at"] for event in events if event.get("state") == "FAILED")
     assert ended - raised < 2.0
     pids = {rank["pid"] for rank in job["ranks"]}
-    assert not pids & {process.pid for process in processes_of(cli.record(cluster)["cluster_id"])}
+    assert not pids & {process.pid for process in processes_of(cli.record(cluster))}
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_jobs_queue_first_come_first_served_and_cancel_ends_every_process(cli: C
     assert {rank["host"] for rank in status["ranks"]} == {f"{cluster}-0", f"{cluster}-1"}
     cli("cancel", "long")
     pids = {rank["pid"] for rank in status["ranks"]}
-    assert not pids & {process.pid for process in processes_of(cli.record(cluster)["cluster_id"])}
+    assert not pids & {process.pid for process in processes_of(cli.record(cluster))}
     assert cli.json("status", "long")["state"] == "CANCELLED"
     cli.wait_for(lambda: cli.json("status", "second")["state"] == "SUCCEEDED")
 
@@ -138,7 +138,7 @@ def test_a_rank_ended_by_a_signal_is_named(cli: Cli, cluster: str) -> None:
     cli.wait_for(lambda: cli.json("status", "shot")["state"] == "RUNNING")
     time.sleep(0.5)
     victim = cli.json("status", "shot")["ranks"][1]["pid"]
-    next(p for p in processes_of(cli.record(cluster)["cluster_id"]) if p.pid == victim).kill()
+    next(p for p in processes_of(cli.record(cluster)) if p.pid == victim).kill()
     cli.wait_for(lambda: cli.json("status", "shot")["state"] == "FAILED", 10.0)
     assert cli.job("shot")["message"].startswith(f"rank 1 on host {cluster}-1 was killed by signal 9 (SIGKILL)")
 
@@ -147,7 +147,7 @@ def test_a_frozen_rank_is_ended_by_cancel(cli: Cli, cluster: str) -> None:
     cli(*LONG, "--name", "frozen")
     cli.wait_for(lambda: cli.json("status", "frozen")["state"] == "RUNNING")
     victim = cli.json("status", "frozen")["ranks"][1]["pid"]
-    next(p for p in processes_of(cli.record(cluster)["cluster_id"]) if p.pid == victim).suspend()
+    next(p for p in processes_of(cli.record(cluster)) if p.pid == victim).suspend()
     cli("cancel", "frozen", timeout_s=20)
 
 

@@ -26,7 +26,7 @@ class Victim:
         cli.wait_for(lambda: cli.json("status", self.job)["state"] == "RUNNING")
 
     def processes(self) -> list[psutil.Process]:
-        return processes_of(self.record["cluster_id"])
+        return processes_of(self.record)
 
     def with_title(self, words: str) -> list[psutil.Process]:
         found = []
