@@ -30,7 +30,7 @@ WATCH_PERIOD_S = 0.5
 
 
 class HostNode(Node):
-    """A Ray node without Ray's API server, which even with the dashboard off costs a second to start and serves nobody."""
+    """A Ray node without Ray's API server: even with the dashboard off it costs a second to start, and serves nobody."""
 
     def start_api_server(self, **_: Any) -> None:
         pass
@@ -87,7 +87,7 @@ class Nodes:
             node_ip_address=ADDRESS,
             node_name=name,
             labels={"spmd-launch/host": name},
-            num_cpus=2 if head is None else 1,  # the host's agent, and on the head the supervisor: Ray starts a worker each
+            num_cpus=2 if head is None else 1,  # our agent, and the supervisor on the head: Ray starts a worker each
             num_gpus=0,
             object_store_memory=OBJECT_STORE_BYTES,
             min_worker_port=0,
