@@ -30,7 +30,7 @@ WATCH_PERIOD_S = 0.5
 
 
 class HostNode(Node):
-    """A Ray node without Ray's API server: even with the dashboard off it costs a second to start, and serves nobody."""
+    """A Ray node without Ray's API server: even with the dashboard off it takes a second, and serves nobody."""
 
     def start_api_server(self, **_: Any) -> None:
         pass
