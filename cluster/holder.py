@@ -43,7 +43,7 @@ class Nodes:
         self.spec = spec
         self.request = request
         self.folder = folder
-        self.names = [f"{spec.name}-{index}" for index in range(spec.num_hosts)]
+        self.names = [f"{spec.name}-{index}" for index in range(spec.num_hosts + spec.spares)]
         self.nodes: dict[str, Node] = {}
         self.failure: str | None = None
 

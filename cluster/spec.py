@@ -40,6 +40,8 @@ class ClusterSpec:
         num_hosts: 1 to 64.
         devices_per_host: 1 to 64 JAX devices (emulated ones on `cpu`).
         accelerator: what the devices are; the provider says what it has.
+        spares: hosts beyond num_hosts that stand in for lost ones; 0 to 63, with num_hosts at most 64.
+        min_hosts: the fewest hosts on which a job goes on that has lost one and finds no other; None: num_hosts.
         env: variables for every rank, text to text.
         storage_path: where checkpoints go: an absolute folder (`~` is expanded at use, on the host that uses it),
             `gs://` or `s3://`; None: a folder of the provider's choice.
@@ -53,6 +55,8 @@ class ClusterSpec:
     num_hosts: int
     devices_per_host: int
     accelerator: str = "cpu"
+    spares: int = 0
+    min_hosts: int | None = None
     env: Mapping[str, str] = dataclasses.field(default_factory=dict)
     storage_path: str | None = None
 
@@ -62,6 +66,9 @@ class ClusterSpec:
             raise ClusterConfigError("provider", f"must be one of {', '.join(PROVIDERS)}, not {self.provider!r}")
         _check_count("num_hosts", self.num_hosts, MAX_HOSTS)
         _check_count("devices_per_host", self.devices_per_host, MAX_DEVICES_PER_HOST)
+        _check_count("spares", self.spares, MAX_HOSTS - self.num_hosts, minimum=0)
+        if self.min_hosts is not None:
+            _check_count("min_hosts", self.min_hosts, self.num_hosts)
         _check_accelerator(self.accelerator, self.provider)
         _check_env(self.env)
         if self.storage_path is not None:
@@ -111,6 +118,9 @@ _KEY_ALIASES = {
     "num_nodes": "num_hosts",
     "num_workers": "num_hosts",
     "workers": "num_hosts",
+    "max_hosts": "num_hosts",
+    "min_workers": "min_hosts",
+    "spare_hosts": "spares",
     "devices": "devices_per_host",
     "num_devices": "devices_per_host",
     "chips_per_host": "devices_per_host",
@@ -155,9 +165,9 @@ def _check_name(name: Any) -> None:
     )
 
 
-def _check_count(key: str, value: Any, maximum: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= maximum:
-        raise ClusterConfigError(key, f"must be a whole number from 1 to {maximum}, not {value!r}")
+def _check_count(key: str, value: Any, maximum: int, minimum: int = 1) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= maximum:
+        raise ClusterConfigError(key, f"must be a whole number from {minimum} to {maximum}, not {value!r}")
 
 
 def _check_accelerator(accelerator: Any, provider: ProviderSpec) -> None:

@@ -156,7 +156,9 @@ class Agent:
     # -- attempts
 
     async def start(self, task: RankTask) -> int:
-        """Starts this host's rank of an attempt; returns its pid."""
+        """Starts this host's rank of an attempt; returns its pid. Of an earlier attempt nothing goes on."""
+        for earlier in self.attempts.values():
+            earlier.process.kill()
         self.code_digest = task.code_digest
         process = await self._fork(task.code_digest)
         attempt = HostAttempt(task, process, self.folder / "attempts" / task.attempt_id)

@@ -1,7 +1,7 @@
 """What an agent needs to know to run one rank of one attempt of a job, and what it answers."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 AGENT_RESTARTED = "the agent of this host was ended and started again"
@@ -14,6 +14,8 @@ class RankTask:
     Attributes:
         attempt_id: unique for ever; an old and a new incarnation never meet under it.
         job: name of the job.
+        attempt: its number, 1 for the job's first.
+        resume: start from the newest good checkpoint, if there is one.
         rank: this host's place in the order of hosts.
         num_ranks: how many hosts take part.
         workload: as registered.
@@ -21,12 +23,15 @@ class RankTask:
         files: `{parameter: (sha256, file name)}`: which shipped file each file parameter means.
         seed, checkpoint_every, check_every: as in `JobSpec`.
         jax_config: `{option: value}` set before anything else.
+        keep, program_barrier, faults: as in `JobSpec`.
         code_digest: which copy of our packages to run.
         storage: folder or URL of this job's checkpoints.
     """
 
     attempt_id: str
     job: str
+    attempt: int
+    resume: bool
     rank: int
     num_ranks: int
     workload: str
@@ -35,6 +40,9 @@ class RankTask:
     seed: int
     checkpoint_every: int
     check_every: int
+    keep: int
+    program_barrier: bool
+    faults: Sequence[Mapping[str, Any]]
     jax_config: Mapping[str, Any]
     code_digest: str
     storage: str

@@ -38,8 +38,11 @@ class BlobStore:
         partial.write_bytes(data)
         partial.replace(self.folder / digest)
 
+    def path(self, digest: str) -> Path:
+        return self.folder / digest
+
     def get(self, digest: str) -> bytes:
-        return (self.folder / digest).read_bytes()
+        return self.path(digest).read_bytes()
 
 
 async def ship(store: BlobStore, agents: Sequence[Any], code_digest: str, files: Sequence[tuple[str, str]]) -> None:

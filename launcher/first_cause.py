@@ -1,39 +1,71 @@
-"""One message that says what happened first: a pure function of how the ranks ended."""
+"""What happened first: a pure function of how the ranks ended."""
 
+import dataclasses
 import signal
 from collections.abc import Sequence
 
 from launcher.job import RankEnd
+from launcher.recovery import Cause
 
 
-def first_cause(ends: Sequence[RankEnd]) -> str:
-    """The message of a failed attempt.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FirstCause:
+    """Why an attempt ended.
 
-    A lost host, or a process that a signal or a plain exit ended, comes before Python errors: when a peer dies, the
-    survivors' collectives raise, and may be heard first. An abort comes last: so JAX ends the survivors. Among equals
-    the first to be known counts. Equal errors of several ranks are one message with a list.
+    Attributes:
+        sentence: what happened first, on which host and rank, during what.
+        details: the traceback, if there is one.
+        cause: what it means for the next attempt.
+        suspects: hosts that a vote of copies names.
+    """
+
+    sentence: str
+    details: str = ""
+    cause: Cause = Cause.FAILURE
+    suspects: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.sentence}\n\n{self.details}" if self.details else self.sentence
+
+
+def first_cause(ends: Sequence[RankEnd]) -> FirstCause:
+    """The cause of a failed attempt.
+
+    What ranks say of each other (different programs, diverged copies) comes first: it explains the rest. Then a lost
+    host, or a process that a signal or a plain exit ended, before Python errors: when a peer dies, the survivors'
+    collectives raise, and may be heard first. An abort comes last: so JAX ends the survivors. Among equals the first
+    to be known counts. Equal errors of several ranks are one message with a list.
 
     Args:
         ends: every rank that ended badly, at least one.
-
-    Returns:
-        One sentence, then the traceback if there is one.
     """
     first = min(ends, key=lambda end: (_severity(end), end.order))
     same = [end for end in ends if _kind(end) == _kind(first)]
     where = _places(same)
     during = f" during {first.phase!r}" if first.phase else ""
     if first.lost is not None:
-        return f"{where} was lost{during}: {first.lost}"
+        return FirstCause(sentence=f"{where} was lost{during}: {first.lost}", cause=Cause.PREEMPTED)
     if first.signal is not None:
-        return f"{where} was killed by signal {_signal_name(first.signal)}{during}{_signal_hint(first.signal)}"
+        hint = _signal_hint(first.signal)
+        return FirstCause(sentence=f"{where} was killed by signal {_signal_name(first.signal)}{during}{hint}")
     if first.error is not None:
         error = first.error
-        return f"{where} raised {error['type']}: {error['message']}{during}\n\n{error['traceback'].rstrip()}"
-    return f"{where} ended with exit code {first.exit_code}{during}, without a Python exception; see its log"
+        message = error["message"]
+        return FirstCause(
+            sentence=f"{where} raised {error['type']}"
+            + (f"{during}: {message}" if "\n" in message else f": {message}{during}"),
+            details=error["traceback"].rstrip(),
+            cause=Cause(error.get("cause", Cause.FAILURE)),
+            suspects=tuple(error.get("suspects", ())),
+        )
+    return FirstCause(
+        sentence=f"{where} ended with exit code {first.exit_code}{during}, without a Python exception; see its log"
+    )
 
 
 def _severity(end: RankEnd) -> int:
+    if end.error is not None and end.error.get("cause", Cause.FAILURE) != Cause.FAILURE:
+        return -1  # found by comparing the ranks
     if end.lost is not None:
         return 0
     if end.signal == signal.SIGABRT:

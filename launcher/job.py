@@ -3,7 +3,7 @@
 import dataclasses
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -66,6 +66,10 @@ class JobSpec:
         num_hosts: how many hosts, hence ranks.
         checkpoint_every: steps between checkpoints; 0: only at the end.
         check_every: steps between replica checks; 0: only at the end.
+        keep: newest checkpoints that are kept.
+        max_failures, max_preemptions, on_divergence: see `launcher.recovery.Policy`.
+        program_barrier: whether ranks compare programs before they run them.
+        faults: asked for with `--inject`, see `launcher.faults.Fault`.
         code_digest: of the shipped copy of our packages, see `launcher.code_copy`.
         files: input files by the parameter that names them.
         versions: of the client that submitted, by package.
@@ -84,6 +88,12 @@ class JobSpec:
     files: Mapping[str, InputFile]
     versions: Mapping[str, str]
     submitted: str
+    keep: int = 3
+    max_failures: int = 3
+    max_preemptions: int = 10
+    on_divergence: str = "restore"
+    program_barrier: bool = True
+    faults: Sequence[Mapping[str, Any]] = ()
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -103,7 +113,8 @@ class RankEnd:
         host: on which host.
         exit_code: of the process; None if a signal ended it or its host was lost.
         signal: number of the signal, if one ended it that was not ours.
-        error: `{"type", "message", "traceback"}` if Python raised, else None.
+        error: `{"type", "message", "traceback"}` if Python raised, else None; where the error says so, `cause` (see
+            `launcher.recovery.Cause`) and `suspects`, hosts.
         phase: what it was doing.
         order: position in the order in which the ends became known; the first has the lowest.
     """
@@ -112,7 +123,7 @@ class RankEnd:
     host: str
     exit_code: int | None = None
     signal: int | None = None
-    error: Mapping[str, str] | None = None
+    error: Mapping[str, Any] | None = None
     lost: str | None = None
     phase: str = ""
     order: int = 0

@@ -7,17 +7,19 @@ metrics.jsonl   what ranks reported: `at`, `rank`, `step`, `total`, and the metr
 logs/           attempt-N.rank-K.log: standard output and error of that process
 results/        files that rank 0 left as results
 plots/          and as pictures
+inputs/         SHA256/NAME: the files that the job was given, so that it can be resumed when its cluster is gone
 """
 
 import datetime
 import json
+import os
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 from cluster.record import home, write_json
-from launcher.job import JobSpec, JobState
+from launcher.job import InputFile, JobSpec, JobState
 
 FORMAT = 1
 
@@ -58,7 +60,26 @@ class JobFolder:
         )
         return folder
 
+    @classmethod
+    def reopen(cls, spec: JobSpec, cluster: str) -> "JobFolder":
+        """The folder of a job that has ended and is to go on, maybe on another cluster; the record is continued."""
+        folder = cls(jobs_folder() / spec.name)
+        record = folder.job()
+        folder.write_job(record | {"cluster": cluster, "state": JobState.QUEUED, "message": "", "spec": spec.to_json()})
+        return folder
+
     # -- writing
+
+    def keep_input(self, source: Path, file: InputFile) -> None:
+        """Keeps an input file with the record; a hard link where the file system allows."""
+        target = self.path / "inputs" / file.sha256 / file.name
+        if target.exists():
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source, target)
+        except OSError:  # another file system, or one without links
+            shutil.copyfile(source, target)
 
     def write_job(self, value: dict[str, Any]) -> None:
         write_json(self.path / "job.json", value)
@@ -82,6 +103,9 @@ class JobFolder:
         shutil.rmtree(self.path)
 
     # -- reading
+
+    def exists(self) -> bool:
+        return (self.path / "job.json").exists()
 
     def job(self) -> dict[str, Any]:
         value: dict[str, Any] = json.loads((self.path / "job.json").read_text())

@@ -1,4 +1,4 @@
-"""One job from its first host to its end: attempts, the record, and what the world is told of it."""
+"""One job from its first host to its end: attempts, recovery, the record, and what the world is told of it."""
 
 import asyncio
 import datetime
@@ -6,16 +6,27 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ray.exceptions import RayActorError
+
 from launcher.attempt import RankTask
 from launcher.blobs import BlobStore, ship
-from launcher.first_cause import first_cause
+from launcher.faults import Fault
+from launcher.first_cause import FirstCause, first_cause
 from launcher.gang import Gang, new_attempt_id
+from launcher.host_pool import HostPool
 from launcher.job import JobSpec, JobState, check_transition
 from launcher.job_folder import JobFolder
 from launcher.outputs import collect_outputs, write_summary
 from launcher.rank_process import Message
+from launcher.recovery import AttemptEnd, Cause, OnDivergence, Policy, Retry, Stop, decide
+from workloads.errors import ConfigError
+from workloads.layout import Layout
+from workloads.params import parse
+from workloads.registry import find
 
 MAX_PORTS_LOST = 5
+HOST_RETURN_S = 4.0  # Ray starts a killed agent again in one to two seconds
+LOOK_PERIOD_S = 1.0
 
 
 class JobRun:
@@ -23,25 +34,39 @@ class JobRun:
 
     Args:
         spec: what was asked for.
-        folder: its record.
+        folder: its record; what is there of earlier attempts is continued.
         storage: where its checkpoints go.
+        devices_per_host: of the cluster.
+        min_hosts: the fewest hosts to go on with after a loss.
     """
 
-    def __init__(self, spec: JobSpec, folder: JobFolder, storage: str):
+    def __init__(self, spec: JobSpec, folder: JobFolder, storage: str, *, devices_per_host: int, min_hosts: int):
+        record = folder.job()
         self.spec = spec
         self.folder = folder
         self.storage = storage
+        self.devices_per_host = devices_per_host
+        self.min_hosts = min(min_hosts, spec.num_hosts)
+        self.policy = Policy(
+            max_failures=spec.max_failures,
+            max_preemptions=spec.max_preemptions,
+            on_divergence=OnDivergence(spec.on_divergence),
+        )
         self.state = JobState.QUEUED
         self.message = ""
-        self.attempt = 0
+        self.attempt: int = record.get("attempt", 0)
         self.hosts: list[str] = []
         self.gang: Gang | None = None
         self.result: dict[str, Any] | None = None
         self.changed = asyncio.Event()
         self.cancelled = asyncio.Event()
         self.cancel_reason = ""
+        self.notes: list[str] = []
+        self.checkpoint_step: int | None = record.get("checkpoint_step")
+        self._ends = _ends_so_far(folder)
+        self._failed_at: float | None = None
         self._verdicts: list[Message] = []
-        self._submitted = time.monotonic()
+        self._submitted = time.monotonic() - max((event["at"] for event in folder.lines("events.jsonl")), default=0.0)
         self._times: dict[str, str] = {}
 
     # -- what the world sees
@@ -55,6 +80,8 @@ class JobRun:
             "state": self.state,
             "attempt": self.attempt,
             "message": self.message,
+            "notes": self.notes,
+            "checkpoint_step": self.checkpoint_step,
             "hosts": self.hosts,
             "seconds": round(time.monotonic() - self._submitted, 3),
             "ranks": [
@@ -71,6 +98,11 @@ class JobRun:
             ],
         }
 
+    def enqueue(self) -> None:
+        """Puts a job on record as waiting for hosts: a new one, or one that has ended and is resumed by hand."""
+        self.event("state", state=JobState.QUEUED, message="")
+        self.save()
+
     def cancel(self, reason: str) -> None:
         """Asks for the end; the state becomes CANCELLED when every process is gone."""
         self.cancel_reason = reason
@@ -78,24 +110,107 @@ class JobRun:
 
     # -- its life
 
-    async def run(self, hosts: Sequence[str], agents: Sequence[Any], blobs: BlobStore) -> None:
-        """Runs the job on these hosts to its end. Never raises for what a workload or a host did."""
-        self.hosts = list(hosts)
-        self.move(JobState.STARTING)
+    async def run(self, hosts: Sequence[str], pool: HostPool, blobs: BlobStore, lost: str = "") -> None:
+        """Runs the job on these hosts to its end. Never raises for what a workload or a host did.
+
+        Args:
+            hosts: that the job holds, in the order of ranks.
+            pool: where other hosts come from if one of these is lost.
+            blobs: code and files to ship.
+            lost: why the attempt that was running is gone, where a supervisor before this one had started it.
+        """
         files = [(file.sha256, file.name) for file in self.spec.files.values()]
-        await ship(blobs, agents, self.spec.code_digest, files)
-        for _ in range(MAX_PORTS_LOST):
-            await self._run_attempt(hosts, agents)
+        ports_lost = 0
+        following: Sequence[str] | None = hosts
+        if lost:
+            self.hosts = list(hosts)
+            following = await self._recover(FirstCause(sentence=lost, cause=Cause.PREEMPTED), pool)
+        while following is not None:
+            self.hosts = list(following)
+            agents = [pool.agents[host] for host in following]
+            self.move(JobState.STARTING)
+            try:
+                await ship(blobs, agents, self.spec.code_digest, files)
+                cause = await self._run_attempt(following, agents)
+            except RayActorError as error:
+                cause = FirstCause(sentence=f"a host was lost before the attempt began: {error}", cause=Cause.PREEMPTED)
             if self.state.ended:
                 return
-            self.move(JobState.STARTING)
-        self.end(JobState.FAILED, f"rank 0 lost the race for its coordinator's port {MAX_PORTS_LOST} times in a row")
+            if cause is not None:
+                following = await self._recover(cause, pool)
+            elif (ports_lost := ports_lost + 1) == MAX_PORTS_LOST:
+                message = f"rank 0 lost the race for its coordinator's port {MAX_PORTS_LOST} times in a row"
+                self.end(JobState.FAILED, message)
+                return
 
-    async def _run_attempt(self, hosts: Sequence[str], agents: Sequence[Any]) -> None:
+    async def _recover(self, cause: FirstCause, pool: HostPool) -> Sequence[str] | None:
+        """Decides what comes after a bad end; returns the hosts of the next attempt, or None if there is none."""
+        ranks = self.gang.ranks if self.gang else []
+        end = AttemptEnd(cause=cause.cause, step=min((rank.step for rank in ranks), default=0), suspects=cause.suspects)
+        self._ends.append(end)
+        self._failed_at = time.monotonic()
+        self.event(
+            "attempt-failed", attempt=self.attempt, cause=end.cause, step=end.step, message=cause.sentence,
+            details=cause.details, suspects=list(end.suspects),
+        )  # fmt: skip
+        self.message = str(cause)
+        self.move(JobState.RECOVERING)
+        pool.suspects |= dict.fromkeys(cause.suspects, f"job {self.spec.name}: {cause.sentence.splitlines()[0]}")
+        waits = ""
+        while not self.cancelled.is_set():
+            available = await pool.available(self.spec.name, () if waits else self.hosts, HOST_RETURN_S)
+            decision = decide(
+                self._ends,
+                policy=self.policy,
+                hosts=self.hosts,
+                available=available,
+                sizes=self._sizes(),
+                waited_s=time.monotonic() - self._failed_at,
+            )
+            if isinstance(decision, Retry):
+                self.note(f"{cause.sentence}; {self._where_from()}{f', {decision.why}' if decision.why else ''}")
+                pool.take(self.spec.name, decision.hosts)
+                return decision.hosts
+            if isinstance(decision, Stop):
+                self.end(
+                    JobState.FAILED,
+                    str(FirstCause(sentence=f"{cause.sentence}\n{decision.why}", details=cause.details)),
+                )
+                return None
+            if decision.why != waits:
+                waits = decision.why
+                self.note(f"{cause.sentence}; {waits}")
+            await asyncio.wait([asyncio.ensure_future(self.cancelled.wait())], timeout=LOOK_PERIOD_S)
+        self.end(JobState.CANCELLED, self.cancel_reason)
+        return None
+
+    def _where_from(self) -> str:
+        number = f"attempt {self.attempt + 1}"
+        if self.checkpoint_step is None:
+            return f"{number} starts from step 0: no checkpoint"
+        return f"{number} restarts from step {self.checkpoint_step}"
+
+    def _sizes(self) -> list[int]:
+        """Numbers of hosts that the job may run on: those that its parameters fit."""
+        return [self.spec.num_hosts, *(n for n in range(self.min_hosts, self.spec.num_hosts) if self._fits(n))]
+
+    def _fits(self, num_hosts: int) -> bool:
+        try:
+            files = {param: file.name for param, file in self.spec.files.items()}
+            config: Any = parse(find(self.spec.workload).config_class(), {**self.spec.settings, **files})
+            config.check(Layout(num_hosts=num_hosts, devices_per_host=self.devices_per_host))
+        except ConfigError:
+            return False
+        return True
+
+    async def _run_attempt(self, hosts: Sequence[str], agents: Sequence[Any]) -> FirstCause | None:
+        """One attempt; returns why it ended badly, or None if it did not, or if only the port was lost."""
         self.attempt += 1
         tasks = self._tasks(len(hosts))
+        attempt_id = tasks[0].attempt_id
         gang = self.gang = Gang(hosts, agents, tasks, self._hear)
-        self.event("attempt", attempt=self.attempt, attempt_id=tasks[0].attempt_id, hosts=list(hosts))
+        self.event("attempt", attempt=self.attempt, attempt_id=attempt_id, hosts=list(hosts))
+        self.save()
         running = asyncio.ensure_future(gang.run())
         cancelled = asyncio.ensure_future(self.cancelled.wait())
         joined = asyncio.ensure_future(self._when_joined(gang, agents))
@@ -107,20 +222,20 @@ class JobRun:
             await asyncio.wait([running])
             joined.cancel()
             cancelled.cancel()
-        await self._conclude(gang, agents, tasks[0].attempt_id)
-        await asyncio.gather(
-            *(agent.forget.remote(tasks[0].attempt_id) for agent in agents),
-            *(agent.fill_standby.remote() for agent in agents),
-            return_exceptions=True,  # a host that is gone has nothing left to remove
-        )
+        cause = await self._conclude(gang, agents, attempt_id)
+        for agent in agents:  # not waited for: a host that is gone has nothing left to remove
+            agent.forget.remote(attempt_id)
+            agent.fill_standby.remote()
+        return cause
 
     async def _when_joined(self, gang: Gang, agents: Sequence[Any]) -> None:
         await gang.joined.wait()
+        self.message = ""
         self.move(JobState.RUNNING)
         for agent in agents:
             agent.fill_standby.remote()
 
-    async def _conclude(self, gang: Gang, agents: Sequence[Any], attempt_id: str) -> None:
+    async def _conclude(self, gang: Gang, agents: Sequence[Any], attempt_id: str) -> FirstCause | None:
         if self.cancelled.is_set():
             self.end(JobState.CANCELLED, self.cancel_reason)
         elif gang.port_lost and not gang.bad_ends:
@@ -129,7 +244,8 @@ class JobRun:
         elif gang.succeeded:
             await self._accept(gang, agents, attempt_id)
         else:
-            self.end(JobState.FAILED, first_cause(gang.bad_ends))
+            return first_cause(gang.bad_ends)
+        return None
 
     async def _accept(self, gang: Gang, agents: Sequence[Any], attempt_id: str) -> None:
         """Accepts the result, if all ranks have the same one."""
@@ -145,10 +261,13 @@ class JobRun:
 
     def _tasks(self, num_ranks: int) -> list[RankTask]:
         attempt_id = new_attempt_id(self.spec.name, self.attempt)
+        faults = [Fault.from_json(fault) for fault in self.spec.faults]
         return [
             RankTask(
                 attempt_id=attempt_id,
                 job=self.spec.name,
+                attempt=self.attempt,
+                resume=self.attempt > 1,
                 rank=rank,
                 num_ranks=num_ranks,
                 workload=self.spec.workload,
@@ -157,6 +276,9 @@ class JobRun:
                 seed=self.spec.seed,
                 checkpoint_every=self.spec.checkpoint_every,
                 check_every=self.spec.check_every,
+                keep=self.spec.keep,
+                program_barrier=self.spec.program_barrier,
+                faults=[fault.to_json() for fault in faults if fault.due(rank, self.attempt, self.devices_per_host)],
                 jax_config=jax_config(self.spec.config),
                 code_digest=self.spec.code_digest,
                 storage=self.storage,
@@ -190,6 +312,12 @@ class JobRun:
     def event(self, kind: str, **details: Any) -> None:
         self.folder.append("events.jsonl", {"at": self._now(), "type": kind, **details})
 
+    def note(self, text: str) -> None:
+        """Something that a person who watches the job should read; one line for the live display."""
+        self.notes.append(text)
+        self.event("note", message=text)
+        self.changed.set()
+
     def _now(self) -> float:
         return round(time.monotonic() - self._submitted, 4)
 
@@ -198,16 +326,33 @@ class JobRun:
         if kind == "log":
             self.folder.append_text(f"logs/attempt-{self.attempt}.rank-{rank}.log", event["text"])
         elif kind == "report":
+            if self._failed_at is not None:
+                self.event("recovered", attempt=self.attempt, seconds=round(time.monotonic() - self._failed_at, 3))
+                self._failed_at = None
             where = {"at": self._now(), "rank": rank, "step": event["step"], "total": event["total"]}
             self.folder.append("metrics.jsonl", where | event["metrics"])
         else:
             details = {key: value for key, value in event.items() if key not in ("type", "at")}
             if kind == "result":
                 details.pop("diagnostics", None)  # they are in results/summary.json
+            if kind == "checkpoint" and rank == 0:
+                self.checkpoint_step = event["step"]
+                self.save()
             if kind == "verdict":
                 self._verdicts.append({"rank": rank, **details})
             self.event(kind, rank=rank, **details)
         self.changed.set()
+
+
+def _ends_so_far(folder: JobFolder) -> list[AttemptEnd]:
+    """How earlier attempts ended, since the job was submitted or last resumed by hand."""
+    ends: list[AttemptEnd] = []
+    for event in folder.lines("events.jsonl"):
+        if event["type"] == "resumed-by-hand":
+            ends.clear()
+        if event["type"] == "attempt-failed":
+            ends.append(AttemptEnd(cause=Cause(event["cause"]), step=event["step"], suspects=tuple(event["suspects"])))
+    return ends
 
 
 def jax_config(config: Mapping[str, Any]) -> dict[str, Any]:

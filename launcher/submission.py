@@ -5,7 +5,7 @@ import datetime
 import hashlib
 import importlib
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,14 @@ from cluster.record import Cluster, cluster_names, running_clusters
 from launcher.code_copy import digest_code, pack, read_code, source_root
 from launcher.environment import versions
 from launcher.errors import UserError
+from launcher.faults import check_faults, parse_fault
 from launcher.job import NAME_RULE, InputFile, JobSpec, valid_name
-from launcher.job_folder import all_jobs, jobs_folder
+from launcher.job_folder import JobFolder, all_jobs, jobs_folder
 from launcher.protocol import Connection, Message
 from workloads.errors import ConfigError
 from workloads.layout import Layout
 from workloads.params import file_params, parse
-from workloads.registry import find
+from workloads.registry import WorkloadSpec, find
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,7 +35,12 @@ class Request:
     num_hosts: int | None = None
     checkpoint_every: int = 0
     check_every: int = 0
-    wait: bool = True
+    keep: int = 3
+    max_failures: int = 3
+    max_preemptions: int = 10
+    on_divergence: str = "restore"
+    program_barrier: bool = True
+    faults: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +51,7 @@ class Prepared:
     spec: JobSpec
     code: bytes
     files: Mapping[str, Path]
+    resume: bool = False
 
 
 def prepare(request: Request) -> Prepared:
@@ -54,22 +61,12 @@ def prepare(request: Request) -> Prepared:
         UserError: with the parameter, what was given, and what would fit.
     """
     cluster = choose_cluster(request.cluster)
-    layout = Layout(
-        num_hosts=request.num_hosts or cluster.spec.num_hosts, devices_per_host=cluster.spec.devices_per_host
-    )
-    if not 1 <= layout.num_hosts <= cluster.spec.num_hosts:
-        raise UserError(
-            f"--num-hosts {layout.num_hosts}: cluster {cluster.name!r} has {cluster.spec.num_hosts} host(s)"
-        )
+    layout = _layout(cluster, request.num_hosts or cluster.spec.num_hosts)
     name = _job_name(request)
-    try:
-        workload = find(request.workload)
-        config_class = workload.config_class()
-        config: Any = parse(config_class, request.settings)
-        config.check(layout)
-    except ConfigError as error:
-        raise UserError(str(error)) from error
-    settings, files, paths = _input_files(file_params(config_class), request.settings)
+    faults = [parse_fault(text) for text in request.faults]
+    check_faults(faults, layout.num_hosts, layout.devices_per_host)
+    workload, config = _check_config(request.workload, request.settings, layout)
+    settings, files, paths = _input_files(file_params(type(config)), request.settings)
     code = read_code(source_root())
     spec = JobSpec(
         name=name,
@@ -80,12 +77,71 @@ def prepare(request: Request) -> Prepared:
         num_hosts=layout.num_hosts,
         checkpoint_every=request.checkpoint_every,
         check_every=request.check_every,
+        keep=request.keep,
+        max_failures=request.max_failures,
+        max_preemptions=request.max_preemptions,
+        on_divergence=request.on_divergence,
+        program_barrier=request.program_barrier,
+        faults=[fault.to_json() for fault in faults],
         code_digest=digest_code(code),
         files=files,
         versions=versions(),
         submitted=datetime.datetime.now().astimezone().isoformat(timespec="milliseconds"),
     )
     return Prepared(cluster, spec, pack(code), paths)
+
+
+def prepare_resume(name: str, settings: Mapping[str, str], cluster_name: str | None) -> Prepared:
+    """Checks a job that has ended and is to go on from its newest good checkpoint, with its own config and seed.
+
+    Args:
+        name: of the job.
+        settings: parameters to change, such as a larger `num_draws`.
+        cluster_name: where to run it; None: the only cluster that is up.
+
+    Raises:
+        UserError: no such job, it has not ended, or a parameter does not fit.
+    """
+    cluster = choose_cluster(cluster_name)
+    folder = JobFolder(jobs_folder() / name)
+    if not folder.exists():
+        raise UserError(f"--resume {name}: no such job (see spmd-launch jobs)")
+    if not folder.state().ended:
+        raise UserError(f"--resume {name}: the job is {folder.state()}; only one that has ended can be resumed")
+    old = folder.spec()
+    layout = _layout(cluster, min(old.num_hosts, cluster.spec.num_hosts))
+    kept = {param: folder.path / "inputs" / file.sha256 / file.name for param, file in old.files.items()}
+    given = {**old.settings, **{param: str(path) for param, path in kept.items()}, **settings}
+    workload, config = _check_config(old.workload, given, layout)
+    rest, files, paths = _input_files(file_params(type(config)), given)
+    code = read_code(source_root())
+    spec = dataclasses.replace(
+        old,
+        workload=workload.name,
+        settings=rest,
+        config=dataclasses.asdict(config),
+        num_hosts=layout.num_hosts,
+        code_digest=digest_code(code),
+        files=files,
+        versions=versions(),
+    )
+    return Prepared(cluster, spec, pack(code), paths, resume=True)
+
+
+def _layout(cluster: Cluster, num_hosts: int) -> Layout:
+    if not 1 <= num_hosts <= cluster.spec.num_hosts:
+        raise UserError(f"--num-hosts {num_hosts}: cluster {cluster.name!r} has {cluster.spec.num_hosts} host(s)")
+    return Layout(num_hosts=num_hosts, devices_per_host=cluster.spec.devices_per_host)
+
+
+def _check_config(name: str, settings: Mapping[str, str], layout: Layout) -> tuple[WorkloadSpec, Any]:
+    try:
+        workload = find(name)
+        config: Any = parse(workload.config_class(), settings)
+        config.check(layout)
+    except ConfigError as error:
+        raise UserError(str(error)) from error
+    return workload, config
 
 
 def send(prepared: Prepared, *, wait: bool) -> Message:
@@ -95,7 +151,7 @@ def send(prepared: Prepared, *, wait: bool) -> Message:
         prepared: the job.
         wait: queue behind other jobs; else be refused if hosts are not free.
     """
-    request = {"op": "submit", "spec": prepared.spec.to_json(), "wait": wait}
+    request = {"op": "submit", "spec": prepared.spec.to_json(), "wait": wait, "resume": prepared.resume}
     with Connection(prepared.cluster.socket) as connection:
         answer = connection.ask(request)
         for digest in answer.get("missing", ()):

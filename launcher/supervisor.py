@@ -1,6 +1,7 @@
 """The supervisor: one detached Ray actor a cluster, on the head. It outlives every client.
 
-It owns the queue, runs every job (`launcher.job_run`), writes their records, and answers clients on a Unix socket.
+It owns the queue, runs every job (`launcher.job_run`), writes their records, and answers clients on a Unix socket. A
+supervisor that Ray has started again goes on with the jobs of the one before it.
 """
 
 import asyncio
@@ -19,8 +20,9 @@ from cluster.record import Cluster
 from launcher.blobs import BlobStore
 from launcher.environment import NAMESPACE
 from launcher.errors import FailureError, UserError
+from launcher.host_pool import HostPool
 from launcher.job import JobSpec, JobState
-from launcher.job_folder import JobFolder, all_jobs, settle_lost_jobs
+from launcher.job_folder import JobFolder, all_jobs
 from launcher.job_queue import Waiting, next_to_start
 from launcher.job_run import JobRun
 from launcher.parity import gather_facts
@@ -46,14 +48,15 @@ class Supervisor:
         self.blobs = BlobStore(cluster.folder / "blobs")
         self.jobs: dict[str, JobRun] = {}
         self.queue: list[str] = []
-        self.held: dict[str, str] = {}
-        self.agents = {host.name: ray.get_actor(f"agent:{host.name}", namespace=NAMESPACE) for host in cluster.hosts}
+        self.pool = HostPool(
+            {host.name: ray.get_actor(f"agent:{host.name}", namespace=NAMESPACE) for host in cluster.hosts}
+        )
         self._tasks: set[asyncio.Task[Any]] = set()
-        settle_lost_jobs(all_jobs(), cluster_name, "the supervisor that ran this job ended before the job did")
         threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
         self._serving = asyncio.get_running_loop().create_task(
             self._serve()
         )  # here, so that a restarted one serves too
+        self._adopt_jobs()
 
     async def ready(self) -> int:
         """Returns this process's pid once it listens on the cluster's socket."""
@@ -88,7 +91,7 @@ class Supervisor:
         try:
             match request["op"]:
                 case "submit":
-                    yield self._submit(JobSpec.from_json(request["spec"]), request["wait"])
+                    yield self._submit(JobSpec.from_json(request["spec"]), request["wait"], request["resume"])
                 case "blob":
                     self.blobs.put(request["digest"], data, is_file=request["is_file"])
                     yield {}
@@ -131,7 +134,13 @@ class Supervisor:
         return {
             "name": self.cluster.name,
             "hosts": [
-                {"name": host.name, "address": host.address, "standby": state, "job": self.held.get(host.name)}
+                {
+                    "name": host.name,
+                    "address": host.address,
+                    "standby": state,
+                    "job": self.pool.held.get(host.name),
+                    "suspect": self.pool.suspects.get(host.name),
+                }
                 for host, state in zip(self.cluster.hosts, states, strict=True)
             ],
             "jobs": [job.snapshot() for job in self.jobs.values()],
@@ -140,73 +149,114 @@ class Supervisor:
 
     async def _host_state(self, host: str) -> str:
         try:
-            state: str = await asyncio.wait_for(self.agents[host].standby_state.remote(), 5.0)
+            state: str = await asyncio.wait_for(self.pool.agents[host].standby_state.remote(), 5.0)
         except (RayActorError, TimeoutError):
             return "LOST"
         return state
 
     async def _facts(self) -> Message:
-        facts = await asyncio.wait_for(gather_facts(list(self.agents.values())), FACTS_TIMEOUT_S)
+        facts = await asyncio.wait_for(gather_facts(list(self.pool.agents.values())), FACTS_TIMEOUT_S)
         return {"facts": [dataclasses.asdict(fact) for fact in facts]}
 
     # -- jobs
 
-    def _submit(self, spec: JobSpec, wait: bool) -> Message:
+    def _submit(self, spec: JobSpec, wait: bool, resume: bool) -> Message:
         missing = self.blobs.missing([spec.code_digest, *(file.sha256 for file in spec.files.values())])
         if missing:
             return {"missing": missing}
-        hosts = [host.name for host in self.cluster.hosts]
-        decision = next_to_start([*self._waiting(), Waiting(spec.name, spec.num_hosts)], hosts, self.held)
+        decision = next_to_start(
+            [*self._waiting(), Waiting(spec.name, spec.num_hosts)], self.pool.order(), self.pool.held
+        )
         if not wait and (decision is None or decision[0] != spec.name):
             holders = self._describe_holders(spec.name)
             raise UserError(f"no free hosts for job {spec.name!r}: {holders}; leave out --no-wait to queue")
+        folder = self._reopen(spec) if resume else self._create(spec)
+        for file in spec.files.values():
+            folder.keep_input(self.blobs.path(file.sha256), file)
+        job = self._add(spec, folder)
+        job.event("resumed-by-hand" if resume else "submitted")
+        job.enqueue()
+        self._start_next()
+        return {"name": spec.name, "state": job.state, "waits_for": self._holders(job)}
+
+    def _create(self, spec: JobSpec) -> JobFolder:
         try:
-            folder = JobFolder.create(spec, self.cluster.name)
+            return JobFolder.create(spec, self.cluster.name)
         except FileExistsError:
             raise UserError(
                 f"there is a job {spec.name!r} already: choose another --name, or spmd-launch jobs --prune {spec.name}"
             ) from None
-        storage = storage_for(self.cluster.spec.storage_path, spec.name)
-        job = self.jobs[spec.name] = JobRun(spec, folder, storage)
+
+    def _reopen(self, spec: JobSpec) -> JobFolder:
+        live = self.jobs.get(spec.name)
+        if live is not None and not live.state.ended:
+            raise UserError(f"job {spec.name!r} is {live.state}: only a job that has ended can be resumed")
+        return JobFolder.reopen(spec, self.cluster.name)
+
+    def _add(self, spec: JobSpec, folder: JobFolder) -> JobRun:
+        cluster = self.cluster.spec
+        job = self.jobs[spec.name] = JobRun(
+            spec,
+            folder,
+            storage_for(cluster.storage_path, spec.name),
+            devices_per_host=cluster.devices_per_host,
+            min_hosts=cluster.min_hosts or cluster.num_hosts,
+        )
         self.queue.append(spec.name)
-        job.event("state", state=JobState.QUEUED, message="")
+        return job
+
+    def _adopt_jobs(self) -> None:
+        """Goes on with what the supervisor before this one, which was killed, had queued and running."""
+        for folder in all_jobs():
+            record = folder.job()
+            state = JobState(record["state"])
+            if record["cluster"] != self.cluster.name or state.ended:
+                continue
+            job = self._add(folder.spec(), folder)
+            job.event("adopted", state=state)
+            if state is not JobState.QUEUED:
+                self.queue.remove(job.spec.name)
+                job.state = state
+                self._start(job, record["hosts"], lost="the supervisor was ended and started again")
         self._start_next()
-        return {"name": spec.name, "state": job.state, "waits_for": self._holders(job)}
 
     def _waiting(self) -> list[Waiting]:
         return [Waiting(name, self.jobs[name].spec.num_hosts) for name in self.queue]
 
     def _holders(self, job: JobRun) -> dict[str, str]:
         """Who holds the hosts that a queued job waits for: `{host: job}`."""
-        return dict(self.held) if job.spec.name in self.queue else {}
+        return dict(self.pool.held) if job.spec.name in self.queue else {}
 
     def _describe_holders(self, name: str) -> str:
-        held = ", ".join(f"{host} by {job}" for host, job in self.held.items()) or "none held"
+        held = ", ".join(f"{host} by {job}" for host, job in self.pool.held.items()) or "none held"
         ahead = [job for job in self.queue if job != name]
         return f"{held}" + (f"; queued before it: {', '.join(ahead)}" if ahead else "")
 
     def _start_next(self) -> None:
         while True:
-            decision = next_to_start(self._waiting(), [host.name for host in self.cluster.hosts], self.held)
+            decision = next_to_start(self._waiting(), self.pool.order(), self.pool.held)
             if decision is None:
                 return
             name, hosts = decision
             self.queue.remove(name)
-            self.held |= dict.fromkeys(hosts, name)
-            task = asyncio.get_running_loop().create_task(self._run(self.jobs[name], hosts))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._start(self.jobs[name], hosts)
 
-    async def _run(self, job: JobRun, hosts: list[str]) -> None:
+    def _start(self, job: JobRun, hosts: list[str], lost: str = "") -> None:
+        self.pool.take(job.spec.name, hosts)
+        task = asyncio.get_running_loop().create_task(self._run(job, hosts, lost))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, job: JobRun, hosts: list[str], lost: str) -> None:
         try:
-            await job.run(hosts, [self.agents[host] for host in hosts], self.blobs)
+            await job.run(hosts, self.pool, self.blobs, lost)
         except Exception as error:  # a defect of ours or of Ray's must end the job with a message, not leave it hanging
             job.event("launcher-error", error=repr(error))
             if not job.state.ended:
                 job.end(JobState.FAILED, f"the launcher failed, not the workload: {error!r}")
             raise
         finally:
-            self.held = {host: holder for host, holder in self.held.items() if holder != job.spec.name}
+            self.pool.release(job.spec.name)
             self._start_next()
 
     async def _cancel(self, name: str, reason: str) -> Message:

@@ -35,6 +35,7 @@ class Context:
         emit: receives progress events (dicts that JSON can hold); never blocks on another rank.
         checkpoint_every: steps between checkpoints; 0: only at the end.
         check_every: steps between replica checks; 0: only at the end.
+        on_step: see `inject`.
     """
 
     rank: int
@@ -47,6 +48,7 @@ class Context:
     emit: Callable[[Event], None]
     checkpoint_every: int = 0
     check_every: int = 0
+    on_step: Callable[[int, PyTree], PyTree] = lambda step, state: state
 
     @classmethod
     def local(
@@ -124,6 +126,18 @@ class Context:
         """
         values = {name: float(value) for name, value in metrics.items()}
         self.emit({"type": "report", "step": int(step), "total": int(total), "metrics": values})
+
+    def inject(self, step: int, state: PyTree) -> PyTree:
+        """Where faults asked for with `submit --inject` happen; call it after each `report`, and go on with the result.
+
+        Args:
+            step: steps (or draws) done.
+            state: what the next step starts from; arrays on devices, or in host memory.
+
+        Returns:
+            The state, unchanged unless a fault was to change it.
+        """
+        return self.on_step(step, state)
 
     def gather(self, tree: PyTree) -> PyTree:
         """Every leaf as one whole NumPy array, on every rank; a collective, so every rank must call it.

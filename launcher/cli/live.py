@@ -45,6 +45,8 @@ def _show(job: str, snapshots: Iterator[Snapshot], to_stderr: bool) -> Snapshot:
     last: Snapshot = {}
     with Live(refresh_per_second=10, transient=True) as live:
         for last in snapshots:
+            for note in line.news(last):
+                live.console.print(Text(note))
             live.update(Text(line.render(last), no_wrap=True, overflow="ellipsis"))
     click.echo(line.render(last))
     return last
@@ -54,6 +56,8 @@ def _show_plain(line: "LiveLine", snapshots: Iterator[Snapshot], to_stderr: bool
     shown, shown_at = "", -PLAIN_PERIOD_S
     last: Snapshot = {}
     for last in snapshots:
+        for note in line.news(last):
+            click.echo(note, err=to_stderr)
         text = line.render(last)
         if text != shown and (last["state"] in ENDED or time.monotonic() - shown_at > PLAIN_PERIOD_S):
             shown, shown_at = text, time.monotonic()
@@ -67,6 +71,13 @@ class LiveLine:
     def __init__(self, job: str):
         self.job = job
         self._seen: list[tuple[float, int]] = []
+        self._notes_shown = 0
+
+    def news(self, snapshot: Snapshot) -> list[str]:
+        """What a person should read and has not been shown yet: failures, and what was done about them."""
+        notes = snapshot.get("notes", [])[self._notes_shown :]
+        self._notes_shown += len(notes)
+        return [f"! {note}" for note in notes]
 
     def render(self, snapshot: Snapshot) -> str:
         state = snapshot["state"]

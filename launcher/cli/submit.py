@@ -10,40 +10,77 @@ from launcher.errors import UserError
 
 
 @click.command()
-@click.argument("workload")
+@click.argument("workload", required=False)
+@click.option("--resume", metavar="JOB", help="Go on with a job that has ended, from its newest good checkpoint.")
 @click.option("--cluster", help="Which cluster; may be left out if one is up.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A parameter; see `workloads NAME`.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of all random numbers.")
 @click.option("--name", help="The job's name; by default WORKLOAD-N.")
 @click.option("--num-hosts", type=int, help="How many hosts; by default all.")
 @click.option("--checkpoint-every", type=click.IntRange(0), default=0, metavar="N", help="Steps between checkpoints.")
+@click.option("--keep", type=click.IntRange(1), default=3, show_default=True, help="Newest checkpoints to keep.")
 @click.option("--check-every", type=click.IntRange(0), default=0, metavar="N", help="Steps between replica checks.")
+@click.option("--max-failures", type=click.IntRange(0), default=3, show_default=True, help="Restarts after failures.")
+@click.option(
+    "--max-preemptions", type=click.IntRange(0), default=10, show_default=True, help="Restarts after lost hosts."
+)
+@click.option(
+    "--on-divergence",
+    type=click.Choice(["restore", "stop"]),
+    default="restore",
+    show_default=True,
+    help="When copies of an array differ: go back to the last good checkpoint, or end.",
+)
+@click.option("--no-program-barrier", is_flag=True, help="Do not compare the ranks' programs before they run.")
+@click.option(
+    "--inject",
+    "faults",
+    multiple=True,
+    metavar="FAULT",
+    help="Make something fail, as 'kill rank=1 step=20', to see the job recover.",
+)
 @click.option("--detach", is_flag=True, help="Do not wait for the job.")
 @click.option("--no-wait", is_flag=True, help="Refuse instead of queueing if hosts are not free.")
 @click.option("--json", "as_json", is_flag=True, help="Print the job's end as JSON.")
 def submit(
-    workload: str, cluster: str | None, settings: tuple[str, ...], seed: int, name: str | None, num_hosts: int | None,
-    checkpoint_every: int, check_every: int, detach: bool, no_wait: bool, as_json: bool,
+    workload: str | None, resume: str | None, cluster: str | None, settings: tuple[str, ...], seed: int,
+    name: str | None, num_hosts: int | None, checkpoint_every: int, keep: int, check_every: int, max_failures: int,
+    max_preemptions: int, on_divergence: str, no_program_barrier: bool, faults: tuple[str, ...], detach: bool,
+    no_wait: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Run WORKLOAD on all hosts of a cluster."""
-    from launcher.submission import Request, describe, prepare, send
+    """Run WORKLOAD on all hosts of a cluster, or go on with a job that has ended."""
+    from launcher.submission import Request, describe, prepare, prepare_resume, send
 
-    prepared = prepare(
-        Request(
-            workload=workload,
-            settings=_settings(settings),
-            cluster=cluster,
-            seed=seed,
-            name=name,
-            num_hosts=num_hosts,
-            checkpoint_every=checkpoint_every,
-            check_every=check_every,
+    if (workload is None) == (resume is None):
+        raise UserError("say which WORKLOAD to run (see spmd-launch workloads), or --resume JOB")
+    prepared = (
+        prepare_resume(resume, _settings(settings), cluster)
+        if resume is not None
+        else prepare(
+            Request(
+                workload=str(workload),
+                settings=_settings(settings),
+                cluster=cluster,
+                seed=seed,
+                name=name,
+                num_hosts=num_hosts,
+                checkpoint_every=checkpoint_every,
+                check_every=check_every,
+                keep=keep,
+                max_failures=max_failures,
+                max_preemptions=max_preemptions,
+                on_divergence=on_divergence,
+                program_barrier=not no_program_barrier,
+                faults=faults,
+            )
         )
     )
     answer = send(prepared, wait=not no_wait)
     job = answer["name"]
     if not as_json:
-        click.echo(f"job {job}: {workload} ({describe(prepared.spec)}) on {prepared.cluster.name}", err=True)
+        click.echo(
+            f"job {job}: {prepared.spec.workload} ({describe(prepared.spec)}) on {prepared.cluster.name}", err=True
+        )
     if detach:
         if as_json:
             show_json(answer)

@@ -48,6 +48,8 @@ def run_assignment(assignment: Message, control: Control) -> Message:
     """Everything between the assignment and the result; returns the result as JSON."""
     import jax
 
+    from launcher.faults import Fault
+    from launcher.rank.inject import Injector
     from workloads.context import Context
     from workloads.exchange import Exchange
     from workloads.input_files import resolve_inputs
@@ -62,6 +64,13 @@ def run_assignment(assignment: Message, control: Control) -> Message:
     workload = find(assignment["workload"])
     config_class = workload.config_class()
     config: Any = parse(config_class, resolve_inputs(file_params(config_class), assignment["settings"]))
+    injector = Injector(
+        [Fault.from_json(fault) for fault in assignment["faults"]],
+        rank=assignment["rank"],
+        storage=assignment["storage"],
+        log=Path(assignment["log"]),
+        say=control.send,
+    )
     context = Context(
         rank=assignment["rank"],
         num_ranks=assignment["num_ranks"],
@@ -73,11 +82,12 @@ def run_assignment(assignment: Message, control: Control) -> Message:
         emit=control.send,
         checkpoint_every=assignment["checkpoint_every"],
         check_every=assignment["check_every"],
+        on_step=injector,
     )
     control.send({"type": "phase", "phase": "load"})
     run = workload.run_function()
     control.send({"type": "phase", "phase": "run"})
-    result = run(config, context)
+    result = run(config, context, resume=assignment["resume"])
     return {
         "metrics": {name: float(value) for name, value in result.metrics.items()},
         "diagnostics": result.diagnostics,
@@ -104,6 +114,9 @@ def report_error(error: BaseException, control: Control) -> None:
     """Tells the agent what was raised, at once, and leaves it in the log too."""
     text = "".join(traceback.format_exception(error))
     details: dict[str, Any] = {"type": type(error).__name__, "message": str(error), "traceback": text}
+    for name in ("cause", "suspects"):  # what it means for the next attempt, where the error knows
+        if hasattr(error, name):
+            details[name] = getattr(error, name)
     control.send({"type": "error", "error": details})
     print(text, file=sys.stderr, flush=True)
 

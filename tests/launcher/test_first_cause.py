@@ -38,11 +38,11 @@ LOST = RankEnd(rank=4, host="e", lost="its agent cannot be reached (ActorDiedErr
     ],
 )
 def test_the_first_cause_is_named(ends: list[RankEnd], first_words: str) -> None:
-    assert first_cause(ends).startswith(first_words)
+    assert first_cause(ends).sentence.startswith(first_words)
 
 
 def test_a_python_error_comes_with_its_traceback() -> None:
-    sentence, blank, *traceback = first_cause([RAISED]).splitlines()
+    sentence, blank, *traceback = str(first_cause([RAISED])).splitlines()
     assert sentence == "rank 0 on host a raised ValueError: no data during 'load'"
     assert blank == ""
     assert traceback[0] == "Traceback (most recent call last):"
@@ -50,13 +50,15 @@ def test_a_python_error_comes_with_its_traceback() -> None:
 
 
 def test_a_killed_process_gets_advice() -> None:
-    assert "by the kernel when memory ran out" in first_cause([KILLED])
+    assert "by the kernel when memory ran out" in first_cause([KILLED]).sentence
     terminated = RankEnd(rank=0, host="a", signal=signal.SIGTERM)
-    assert first_cause([terminated]) == "rank 0 on host a was killed by signal 15 (SIGTERM)"
+    assert str(first_cause([terminated])) == "rank 0 on host a was killed by signal 15 (SIGTERM)"
 
 
 def test_a_real_time_signal_has_no_name_but_a_number() -> None:
-    assert first_cause([RankEnd(rank=0, host="a", signal=37)]).startswith("rank 0 on host a was killed by signal 37")
+    assert first_cause([RankEnd(rank=0, host="a", signal=37)]).sentence.startswith(
+        "rank 0 on host a was killed by signal 37"
+    )
 
 
 def test_equal_errors_are_one_message_with_a_list_in_the_order_of_ranks() -> None:

@@ -120,6 +120,7 @@ class Job:
                 "num_divergences": float(sum(values["diverging"][:, after_warmup].sum() for values in stats)),
             }
         self.context.report(step, self.config.num_transitions, **metrics)
+        self.context.inject(step, None)
 
     def _zeros(self, leaf: Any) -> np.ndarray:
         return np.zeros((self.config.num_chains, *leaf.shape[1:]), leaf.dtype)

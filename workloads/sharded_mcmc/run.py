@@ -82,6 +82,7 @@ def sample(
         if len(rows):
             history.record_draws(start, rows, context.gather(trace["position"]))
         context.report(stop, total, **{name: values[-1].mean() for name, values in stats.items()})
+        state = context.inject(stop, state)
         if is_due(stop, total, context.check_every):
             context.assert_replicas_equal(state, step=stop)
         if is_due(stop, total, context.checkpoint_every):

@@ -97,6 +97,7 @@ def train(trainer: Trainer, programs: Programs, text: Text, key: jax.Array, cont
             measured |= {"val_loss": validations[-1]["loss"], "val_accuracy": validations[-1]["accuracy"]}
         tokens = (last - first) * config.batch_size * config.context_length
         context.report(last, config.steps, **measured, tokens_per_s=tokens / seconds)
+        state = context.inject(last, state)
         path = _guard(last, config.steps, state, trainer, text, context)
     return Training(
         state=state,

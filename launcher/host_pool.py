@@ -1,0 +1,68 @@
+"""The hosts of a cluster: their agents, which of them are alive, and which job holds which."""
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ray.exceptions import RayActorError
+
+PING_TIMEOUT_S = 3.0
+PING_PERIOD_S = 0.1
+
+
+class HostPool:
+    """Lives in the supervisor.
+
+    Attributes:
+        agents: Ray handles by host, in the order of ranks; spares come last.
+        held: `{host: job that holds it}`.
+        lost: hosts whose agents did not answer when last asked.
+        suspects: `{host: why}`: hosts that a vote of copies has named; they are given out last.
+    """
+
+    def __init__(self, agents: Mapping[str, Any]):
+        self.agents = dict(agents)
+        self.held: dict[str, str] = {}
+        self.lost: set[str] = set()
+        self.suspects: dict[str, str] = {}
+
+    def order(self) -> list[str]:
+        """Hosts that jobs may be given, best first."""
+        alive = [host for host in self.agents if host not in self.lost]
+        return sorted(alive, key=lambda host: host in self.suspects)
+
+    def take(self, job: str, hosts: Sequence[str]) -> None:
+        """Gives these hosts to a job, instead of those that it holds."""
+        self.release(job)
+        self.held |= dict.fromkeys(hosts, job)
+
+    def release(self, job: str) -> None:
+        self.held = {host: holder for host, holder in self.held.items() if holder != job}
+
+    async def available(self, job: str, expected: Iterable[str], patience_s: float) -> list[str]:
+        """Hosts that are alive and that no other job holds, in the order of ranks.
+
+        Args:
+            job: which asks.
+            expected: hosts for whose agents to wait: Ray starts an agent again that was killed.
+            patience_s: how long.
+        """
+        mine = [host for host in self.agents if self.held.get(host, job) == job]
+        waits = {host: patience_s if host in set(expected) else 0.0 for host in mine}
+        alive = await asyncio.gather(*(self._answers(host, waits[host]) for host in mine))
+        found = {host for host, answers in zip(mine, alive, strict=True) if answers}
+        self.lost = (self.lost - set(mine)) | (set(mine) - found)
+        return [host for host in self.agents if host in found]
+
+    async def _answers(self, host: str, patience_s: float) -> bool:
+        deadline = time.monotonic() + patience_s
+        while True:
+            try:
+                await asyncio.wait_for(self.agents[host].clock.remote(), max(PING_TIMEOUT_S, patience_s))
+            except (RayActorError, TimeoutError):
+                if time.monotonic() >= deadline:
+                    return False
+                await asyncio.sleep(PING_PERIOD_S)
+            else:
+                return True

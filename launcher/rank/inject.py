@@ -1,0 +1,132 @@
+"""Makes the faults of `submit --inject` happen in this rank: `launcher.faults` says which there are.
+
+They are the real thing: real signals, real limits of the kernel, real launches in another order. The agent, the raylet
+and the holder are this process's ancestors, and are killed as such.
+"""
+
+import os
+import random
+import resource
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from launcher.faults import Fault
+
+PyTree = Any
+
+OOM_SPARE_BYTES = 256 * 2**20
+DISK_SPARE_BYTES = 16 * 2**10
+AGENT, RAYLET, HOLDER = 1, 2, 3  # generations above the template, which is this process's parent
+
+
+class Injector:
+    """Called by the workload's context after each report; see `workloads.context.Context.inject`.
+
+    Args:
+        faults: those that this rank makes happen in this attempt.
+        rank: this process.
+        storage: of the job's checkpoints.
+        log: where this rank's output goes.
+        say: receives `{"type": "injected", ...}` before each fault.
+    """
+
+    def __init__(
+        self, faults: Sequence[Fault], *, rank: int, storage: str, log: Path, say: Callable[[dict[str, Any]], None]
+    ):
+        self._faults = list(faults)
+        self._rank = rank
+        self._storage = storage
+        self._log = log
+        self._say = say
+        self._slow_factor = 1.0
+        self._last = time.monotonic()
+
+    def __call__(self, step: int, state: PyTree) -> PyTree:
+        """Whatever is due at this step; returns the state, which only `flip-bit` changes."""
+        self._drag()
+        for fault in [fault for fault in self._faults if step >= fault.step]:
+            self._faults.remove(fault)
+            self._say({"type": "injected", "fault": fault.to_json(), "step": step})
+            state = self._make_happen(fault, state)
+        return state
+
+    def _make_happen(self, fault: Fault, state: PyTree) -> PyTree:
+        match fault.kind:
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "freeze":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case "raise":
+                raise RuntimeError(f"raised by --inject at step {fault.step}")
+            case "exit":
+                os._exit(int(fault.options["code"]))
+            case "oom":
+                _run_out_of_memory()
+            case "sleep":
+                time.sleep(float(fault.options["seconds"]))
+            case "slow":
+                self._slow_factor = float(fault.options["factor"])
+            case "corrupt-checkpoint":
+                self._damage_newest_checkpoint()
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "disk-full":
+                _limit_files(self._log.stat().st_size + DISK_SPARE_BYTES)
+            case "kill-agent":
+                _ancestor(AGENT).kill()
+            case "kill-raylet":
+                _ancestor(RAYLET).kill()
+            case "kill-holder":
+                _ancestor(HOLDER).kill()
+            case "kill-supervisor":
+                _supervisor().kill()
+        return state
+
+    def _drag(self) -> None:
+        """Spends as much time again as the step took, times the factor less one."""
+        if self._slow_factor > 1.0:
+            time.sleep((time.monotonic() - self._last) * (self._slow_factor - 1.0))
+        self._last = time.monotonic()
+
+    def _damage_newest_checkpoint(self) -> None:
+        """Flips one bit in the largest file of the newest step."""
+        steps = sorted(path for path in Path(self._storage).glob("step_*") if path.is_dir())
+        if not steps:
+            return
+        file = max((path for path in steps[-1].rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+        data = bytearray(file.read_bytes())
+        data[random.randrange(len(data))] ^= 1 << random.randrange(8)
+        file.write_bytes(data)
+
+
+def _run_out_of_memory() -> None:
+    """Allocates beyond a limit of this process's own: nothing else on the machine suffers."""
+    limit = psutil.Process().memory_info().vms + OOM_SPARE_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+    hoard = []
+    while True:
+        hoard.append(bytearray(2**24))
+
+
+def _limit_files(num_bytes: int) -> None:
+    """From now on no file of this process grows beyond this: writes fail as they do on a full disk (EFBIG)."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, resource.RLIM_INFINITY))
+
+
+def _ancestor(generation: int) -> psutil.Process:
+    process = psutil.Process().parent()
+    for _ in range(generation):
+        assert process is not None
+        process = process.parent()
+    assert process is not None
+    return process
+
+
+def _supervisor() -> psutil.Process:
+    """The supervisor of a local cluster: a worker of the head's raylet, which is a child of the holder."""
+    raylets = _ancestor(HOLDER).children()
+    return next(child for raylet in raylets for child in raylet.children() if "Supervisor" in " ".join(child.cmdline()))

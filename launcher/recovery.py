@@ -1,0 +1,150 @@
+"""What to do after an attempt has ended badly: a pure decision from the record of all attempts."""
+
+import dataclasses
+import enum
+from collections.abc import Collection, Sequence
+
+
+class Cause(enum.StrEnum):
+    """Why an attempt ended, as far as it matters for what comes next."""
+
+    FAILURE = "failure"  # a rank died, raised or hung: the next attempt may fare better
+    PREEMPTED = "preempted"  # a host was lost: nobody's fault, and so on a budget of its own
+    DIVERGED = "diverged"  # copies of an array differ: go back to a checkpoint that was verified
+    REFUSED = "refused"  # ranks ran different programs, code or settings, or a parameter is wrong: it would be so again
+
+
+class OnDivergence(enum.StrEnum):
+    """`--on-divergence`."""
+
+    STOP = "stop"
+    RESTORE = "restore"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Policy:
+    """How much a job may be restarted.
+
+    Attributes:
+        max_failures: restarts after failures, in all.
+        max_preemptions: restarts after lost hosts, in all.
+        max_without_progress: attempts in a row that ended by a failure and got no further than those before.
+        on_divergence: what to do when copies differ.
+        wait_for_hosts_s: how long to wait for hosts when too few are there.
+    """
+
+    max_failures: int = 3
+    max_preemptions: int = 10
+    max_without_progress: int = 3
+    on_divergence: OnDivergence = OnDivergence.RESTORE
+    wait_for_hosts_s: float = 60.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttemptEnd:
+    """One attempt that ended badly.
+
+    Attributes:
+        cause: see `Cause`.
+        step: the furthest step that every rank reached; 0 if none was reported.
+        suspects: hosts that a vote of copies names.
+    """
+
+    cause: Cause
+    step: int = 0
+    suspects: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Retry:
+    """Start again on these hosts (in the order of ranks)."""
+
+    hosts: tuple[str, ...]
+    why: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Wait:
+    """Too few hosts: look again, until `wait_for_hosts_s` is over."""
+
+    why: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stop:
+    """No further attempt."""
+
+    why: str
+
+
+def decide(
+    ends: Sequence[AttemptEnd],
+    *,
+    policy: Policy,
+    hosts: Sequence[str],
+    available: Sequence[str],
+    sizes: Collection[int],
+    waited_s: float = 0.0,
+) -> Retry | Wait | Stop:
+    """What comes after the last of `ends`.
+
+    Args:
+        ends: every attempt that has ended, oldest first; at least one.
+        policy: the budgets.
+        hosts: of the last attempt, in the order of ranks.
+        available: hosts that are alive and that no other job holds, in the order of ranks; the last attempt's among
+            them.
+        sizes: numbers of hosts that the job may run on, the largest being the number it wants.
+        waited_s: how long the job has waited for hosts since the last attempt.
+    """
+    last = ends[-1]
+    refusal = _over_budget(ends, policy)
+    if refusal:
+        return Stop(why=refusal)
+    good = [host for host in available if host not in last.suspects]
+    if len(good) < min(sizes):
+        good = list(available)  # a suspect host is better than none: with two copies it may be the innocent one
+    missing = ", ".join(host for host in hosts if host not in good)
+    size = max((size for size in sizes if size <= len(good)), default=0)
+    if size == 0:
+        needed = f"{len(good)} host(s) are left and it needs {min(sizes)} (missing: {missing})"
+        if waited_s < policy.wait_for_hosts_s:
+            return Wait(why=f"waits for hosts: {needed}")
+        return Stop(why=f"{needed}; none came within {policy.wait_for_hosts_s:g} s")
+    old_first = sorted(good, key=lambda host: host not in hosts)
+    chosen = tuple(host for host in available if host in old_first[:size])
+    if size < len(hosts):
+        return Retry(hosts=chosen, why=f"with {size} of {max(sizes)} hosts, without {missing}")
+    new = ", ".join(host for host in chosen if host not in hosts)
+    return Retry(hosts=chosen, why=f"with {new} in place of {missing}" if new and missing else "")
+
+
+def _over_budget(ends: Sequence[AttemptEnd], policy: Policy) -> str:
+    """Why there is no further attempt, or nothing."""
+    last = ends[-1]
+    preemptions = sum(end.cause is Cause.PREEMPTED for end in ends)
+    failures = len(ends) - preemptions
+    stuck = _without_progress(ends)
+    if last.cause is Cause.REFUSED:
+        return "not tried again: it would end the same way"
+    if last.cause is Cause.DIVERGED and policy.on_divergence is OnDivergence.STOP:
+        return "not tried again: --on-divergence stop"
+    if last.cause is Cause.PREEMPTED:
+        over = preemptions > policy.max_preemptions
+        return f"hosts were lost {preemptions} times (--max-preemptions {policy.max_preemptions})" if over else ""
+    if failures > policy.max_failures:
+        return f"it failed {failures} time(s) (--max-failures {policy.max_failures})"
+    if stuck >= policy.max_without_progress:
+        return f"{stuck} attempts in a row failed and got no further than step {last.step}: the next would too"
+    return ""
+
+
+def _without_progress(ends: Sequence[AttemptEnd]) -> int:
+    """How many of the last attempts failed without getting further than any attempt before them."""
+    best, stuck = -1, 0
+    for end in ends:
+        if end.step > best:
+            best, stuck = end.step, 1
+        elif end.cause is not Cause.PREEMPTED:
+            stuck += 1
+    return stuck
