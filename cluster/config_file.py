@@ -14,7 +14,7 @@ from cluster.errors import ClusterConfigError
 from cluster.spec import ClusterSpec
 
 _WHOLE_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
-_NUMBERS = ("num_hosts", "devices_per_host")
+_NUMBERS = ("num_hosts", "devices_per_host", "spares", "min_hosts")
 _MAPPINGS = ("provider", "env")
 _NULL = "tag:yaml.org,2002:null"
 

@@ -101,7 +101,7 @@ class JobSpec:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "JobSpec":
         files = {param: InputFile(**file) for param, file in value["files"].items()}
-        return cls(**{**value, "files": files})
+        return cls(**{**value, "files": files, "faults": tuple(value.get("faults", ()))})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -82,7 +82,7 @@ def prepare(request: Request) -> Prepared:
         max_preemptions=request.max_preemptions,
         on_divergence=request.on_divergence,
         program_barrier=request.program_barrier,
-        faults=[fault.to_json() for fault in faults],
+        faults=tuple(fault.to_json() for fault in faults),
         code_digest=digest_code(code),
         files=files,
         versions=versions(),

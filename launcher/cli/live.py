@@ -1,5 +1,6 @@
 """One live line for a job: phase, step, rate, time left, key metric. On a dumb terminal, plain lines."""
 
+import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,10 +9,13 @@ from typing import Any
 import click
 
 from launcher.cli.console import is_terminal, seconds
+from launcher.errors import FailureError
 from launcher.protocol import Connection
 
 PLAIN_PERIOD_S = 5.0
 RATE_WINDOW_S = 10.0
+RECONNECT_S = 30.0
+RECONNECT_PERIOD_S = 0.2
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
 
 Snapshot = dict[str, Any]
@@ -25,14 +29,30 @@ def follow(socket: Path, job: str, *, to_stderr: bool = False) -> Snapshot:
         job: name.
         to_stderr: standard output is kept for something else.
     """
-    with Connection(socket, timeout_s=None) as connection:
-        first = connection.ask({"op": "watch", "name": job})
-        return _show(job, _chain(first, connection.lines()), to_stderr)
+    return _show(job, _snapshots(socket, job), to_stderr)
 
 
-def _chain(first: Snapshot, rest: Iterator[Snapshot]) -> Iterator[Snapshot]:
-    yield first
-    yield from rest
+def _snapshots(socket: Path, job: str) -> Iterator[Snapshot]:
+    """Snapshots until the job has ended; a supervisor that ends meanwhile is started again, and is asked again.
+
+    Raises:
+        FailureError: no supervisor for RECONNECT_S.
+    """
+    heard = -math.inf
+    while True:
+        try:
+            with Connection(socket, timeout_s=None) as connection:
+                last = connection.ask({"op": "watch", "name": job})
+                yield last
+                for last in connection.lines():
+                    yield last
+                if last["state"] in ENDED:
+                    return
+                heard = time.monotonic()
+        except FailureError:
+            if time.monotonic() - heard > RECONNECT_S:
+                raise
+        time.sleep(RECONNECT_PERIOD_S)
 
 
 def _show(job: str, snapshots: Iterator[Snapshot], to_stderr: bool) -> Snapshot:

@@ -56,35 +56,26 @@ class Injector:
         return state
 
     def _make_happen(self, fault: Fault, state: PyTree) -> PyTree:
-        match fault.kind:
-            case "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
-            case "freeze":
-                os.kill(os.getpid(), signal.SIGSTOP)
-            case "raise":
-                raise RuntimeError(f"raised by --inject at step {fault.step}")
-            case "exit":
-                os._exit(int(fault.options["code"]))
-            case "oom":
-                _run_out_of_memory()
-            case "sleep":
-                time.sleep(float(fault.options["seconds"]))
-            case "slow":
-                self._slow_factor = float(fault.options["factor"])
-            case "corrupt-checkpoint":
-                self._damage_newest_checkpoint()
-                os.kill(os.getpid(), signal.SIGKILL)
-            case "disk-full":
-                _limit_files(self._log.stat().st_size + DISK_SPARE_BYTES)
-            case "kill-agent":
-                _ancestor(AGENT).kill()
-            case "kill-raylet":
-                _ancestor(RAYLET).kill()
-            case "kill-holder":
-                _ancestor(HOLDER).kill()
-            case "kill-supervisor":
-                _supervisor().kill()
+        actions: dict[str, Callable[[], object]] = {
+            "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+            "freeze": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+            "raise": lambda: _raise(f"raised by --inject at step {fault.step}"),
+            "exit": lambda: os._exit(int(fault.options["code"])),
+            "oom": _run_out_of_memory,
+            "sleep": lambda: time.sleep(float(fault.options["seconds"])),
+            "slow": lambda: self._slow_down(float(fault.options["factor"])),
+            "corrupt-checkpoint": self._damage_newest_checkpoint,
+            "disk-full": lambda: _limit_files(self._log.stat().st_size + DISK_SPARE_BYTES),
+            "kill-agent": lambda: _ancestor(AGENT).kill(),
+            "kill-raylet": lambda: _ancestor(RAYLET).kill(),
+            "kill-holder": lambda: _ancestor(HOLDER).kill(),
+            "kill-supervisor": lambda: _supervisor().kill(),
+        }
+        actions[fault.kind]()
         return state
+
+    def _slow_down(self, factor: float) -> None:
+        self._slow_factor = factor
 
     def _drag(self) -> None:
         """Spends as much time again as the step took, times the factor less one."""
@@ -93,14 +84,18 @@ class Injector:
         self._last = time.monotonic()
 
     def _damage_newest_checkpoint(self) -> None:
-        """Flips one bit in the largest file of the newest step."""
+        """Flips one bit in the largest file of the newest step, if there is one; then kills this process."""
         steps = sorted(path for path in Path(self._storage).glob("step_*") if path.is_dir())
-        if not steps:
-            return
-        file = max((path for path in steps[-1].rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
-        data = bytearray(file.read_bytes())
-        data[random.randrange(len(data))] ^= 1 << random.randrange(8)
-        file.write_bytes(data)
+        if steps:
+            file = max((path for path in steps[-1].rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+            data = bytearray(file.read_bytes())
+            data[random.randrange(len(data))] ^= 1 << random.randrange(8)
+            file.write_bytes(data)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _raise(message: str) -> None:
+    raise RuntimeError(message)
 
 
 def _run_out_of_memory() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from launcher.first_cause import first_cause
 from launcher.job import RankEnd
+from launcher.recovery import Cause
 
 
 def _error(kind: str, message: str) -> Mapping[str, str]:
@@ -63,11 +64,26 @@ def test_a_real_time_signal_has_no_name_but_a_number() -> None:
 
 def test_equal_errors_are_one_message_with_a_list_in_the_order_of_ranks() -> None:
     ends = [RankEnd(rank=rank, host=f"h{rank}", error=GLOO, order=5 - rank) for rank in (2, 0, 1)]
-    assert first_cause(ends).startswith("ranks 0 on h0, 1 on h1, 2 on h2 each raised JaxRuntimeError")
+    assert first_cause(ends).sentence.startswith("ranks 0 on h0, 1 on h1, 2 on h2 each raised JaxRuntimeError")
     many = [RankEnd(rank=rank, host=f"h{rank}", exit_code=1, order=rank) for rank in range(9)]
-    assert first_cause(many).startswith("9 ranks (first: 0 on h0) each ended with exit code 1")
+    assert first_cause(many).sentence.startswith("9 ranks (first: 0 on h0) each ended with exit code 1")
 
 
 def test_other_errors_are_not_listed_with_the_first() -> None:
     other = RankEnd(rank=1, host="b", error=_error("ValueError", "other data"), order=3)
-    assert first_cause([RAISED, other]).startswith("rank 0 on host a raised ValueError: no data")
+    assert first_cause([RAISED, other]).sentence.startswith("rank 0 on host a raised ValueError: no data")
+
+
+def test_what_ranks_found_by_comparing_themselves_comes_first() -> None:
+    other_program = RankEnd(rank=0, host="a", error={**_error("ProgramMismatchError", "line 3"), "cause": "refused"})
+    found = first_cause([KILLED, LOST, other_program])
+    assert found.cause is Cause.REFUSED and "ProgramMismatchError" in found.sentence
+
+
+def test_the_cause_says_what_comes_next() -> None:
+    assert first_cause([KILLED]).cause is Cause.FAILURE
+    assert first_cause([LOST]).cause is Cause.PREEMPTED
+    diverged = {**_error("ReplicaDivergenceError", "replicas differ\n  w"), "cause": "diverged", "suspects": ["b"]}
+    found = first_cause([RankEnd(rank=0, host="a", error=diverged, phase="replica check")])
+    assert (found.cause, found.suspects) == (Cause.DIVERGED, ("b",))
+    assert found.sentence.splitlines()[0].endswith("during 'replica check': replicas differ")

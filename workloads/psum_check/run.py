@@ -16,7 +16,7 @@ from workloads.result import Result, digest_arrays
 AXIS = "data"
 
 
-def run(config: Config, context: Context, resume: bool = False) -> Result:  # noqa: ARG001
+def run(config: Config, context: Context, resume: bool = False) -> Result:
     """Sums 0, 1, 2... over all devices of all hosts, checks the sum, and times steps if asked to.
 
     It keeps no checkpoint: a resumed run starts anew.

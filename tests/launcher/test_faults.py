@@ -1,0 +1,63 @@
+"""What can be asked of `--inject`, and how a mistake is answered."""
+
+import pytest
+
+from launcher.errors import UserError
+from launcher.faults import KINDS, Fault, check_faults, parse_fault
+
+
+def test_a_fault_is_read() -> None:
+    assert parse_fault("kill rank=1 step=20") == Fault(kind="kill", place=1, step=20, attempt=1, options={})
+    assert parse_fault("sleep step=3 rank=0 seconds=2.5 attempt=2").options == {"seconds": "2.5"}
+    assert parse_fault("raise rank=0 step=0 attempt=any").attempt is None
+    assert parse_fault("kill-supervisor step=9").place == 0
+
+
+def test_options_have_defaults() -> None:
+    assert parse_fault("flip-bit device=3 step=30").options == {"leaf": "any", "index": "any", "bit": "any"}
+    assert parse_fault("flip-bit device=3 step=30 leaf=params/w").options["leaf"] == "params/w"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "there are: kill"),
+        ("kil rank=1 step=20", "did you mean 'kill'?"),
+        ("kill step=20", "rank=N missing"),
+        ("kill rank=1", "step=N missing"),
+        ("kill-raylet rank=1 step=3", "'rank=1' is not one of host, step, attempt"),
+        ("kill rank=1 step=2 step=3", "given twice"),
+        ("kill rank=one step=2", "rank=one is not a whole number"),
+        ("kill rank=1 step=-2", "step=-2 is not a whole number"),
+        ("kill rank", "'rank' is not one of"),
+        ("sleep rank=0 step=1 second=3", "did you mean 'seconds'?"),
+    ],
+)
+def test_a_mistake_is_told(text: str, words: str) -> None:
+    with pytest.raises(UserError, match="--inject") as caught:
+        parse_fault(text)
+    assert words in str(caught.value)
+
+
+def test_it_must_hit_something_that_is_there() -> None:
+    check_faults([parse_fault("kill rank=1 step=0"), parse_fault("flip-bit device=3 step=0")], 2, 2)
+    with pytest.raises(UserError, match="ranks 0 to 1"):
+        check_faults([parse_fault("kill rank=2 step=0")], 2, 2)
+    with pytest.raises(UserError, match="devices 0 to 3"):
+        check_faults([parse_fault("flip-bit device=4 step=0")], 2, 2)
+
+
+def test_the_rank_that_makes_it_happen() -> None:
+    flip = parse_fault("flip-bit device=3 step=30")
+    assert flip.rank(devices_per_host=2) == 1
+    assert flip.due(1, 1, 2) and not flip.due(0, 1, 2) and not flip.due(1, 2, 2)
+    assert parse_fault("kill rank=0 step=1 attempt=any").due(0, 7, 2)
+
+
+def test_json_brings_it_back() -> None:
+    fault = parse_fault("flip-bit device=3 step=30 bit=7 attempt=2")
+    assert Fault.from_json(fault.to_json()) == fault
+
+
+def test_every_kind_says_what_it_does() -> None:
+    assert all(kind.meaning for kind in KINDS.values())
