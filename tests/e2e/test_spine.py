@@ -54,7 +54,8 @@ def test_the_same_job_has_the_same_digest_and_another_size_has_not(cli: Cli, clu
 def test_a_python_exception_on_one_rank_is_the_message_within_two_seconds(cli: Cli, cluster: str) -> None:
     hosts = [Path(host["folder"]) for host in cli.record(cluster)["hosts"]]
     (hosts[0] / "home" / "text.txt").write_text("only the first host has this text. " * 400)
-    out = cli("submit", "transformer", "--set", "data=host:~/text.txt", "--name", "boom", code=1)
+    out = cli("submit", "transformer", "--set", "data=host:~/text.txt", "--name", "boom",
+              "--max-failures", "0", code=1)  # fmt: skip
     job = cli.job("boom")
     assert job["state"] == "FAILED"
     assert job["message"].startswith(f"rank 1 on host {cluster}-1 raised FileNotFoundError")
@@ -134,7 +135,7 @@ def test_control_c_detaches_and_the_job_goes_on(cli: Cli, cluster: str) -> None:
 
 
 def test_a_rank_ended_by_a_signal_is_named(cli: Cli, cluster: str) -> None:
-    cli(*LONG, "--name", "shot")
+    cli(*LONG, "--name", "shot", "--max-failures", "0")
     cli.wait_for(lambda: cli.json("status", "shot")["state"] == "RUNNING")
     time.sleep(0.5)
     victim = cli.json("status", "shot")["ranks"][1]["pid"]

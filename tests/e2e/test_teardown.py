@@ -22,7 +22,7 @@ class Victim:
         cli("up", str(cluster_file(cli.home, name, devices_per_host=1)))
         self.record: dict[str, Any] = cli.record(name)
         cli("submit", "psum-check", "--cluster", name, "--set", "steps=1000000", "--set", "size=16", "--detach",
-            "--name", self.job)  # fmt: skip
+            "--max-preemptions", "0", "--max-failures", "0", "--name", self.job)  # fmt: skip
         cli.wait_for(lambda: cli.json("status", self.job)["state"] == "RUNNING")
 
     def processes(self) -> list[psutil.Process]:

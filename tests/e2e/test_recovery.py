@@ -1,0 +1,115 @@
+"""Faults on demand, on real processes: what happened is named, and the job goes on."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.conftest import Cli, assert_nothing_left, cluster_file, processes_of
+
+STEPS = ("--set", "steps=120", "--set", "size=64", "--set", "report_every=10")
+
+
+def events(cli: Cli, job: str, kind: str) -> list[dict[str, Any]]:
+    lines = (cli.home / "jobs" / job / "events.jsonl").read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event["type"] == kind]
+
+
+@pytest.fixture(scope="session")
+def calm_digest(cli: Cli, cluster: str) -> str:
+    cli("submit", "psum-check", *STEPS, "--name", "calm")
+    digest: str = cli.json("results", "calm")["result_digest"]
+    return digest
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("kill rank=1 step=40", "rank 1 on host {cluster}-1 was killed by signal 9 (SIGKILL)"),
+        ("raise rank=0 step=40", "rank 0 on host {cluster}-0 raised RuntimeError: raised by --inject at step 40"),
+        ("exit rank=1 step=40 code=7", "rank 1 on host {cluster}-1 ended with exit code 7"),
+        ("oom rank=0 step=40", "rank 0 on host {cluster}-0 raised MemoryError"),
+        ("kill-agent host=1 step=40", "rank 1 on host {cluster}-1 was lost"),
+        ("kill-supervisor step=40", "the supervisor was ended and started again"),
+    ],
+)
+def test_a_job_goes_on_after(cli: Cli, cluster: str, calm_digest: str, fault: str, words: str) -> None:
+    name = fault.split(maxsplit=1)[0]
+    out = cli("submit", "psum-check", *STEPS, "--name", f"after-{name}", "--inject", fault)
+    assert words.format(cluster=cluster) in out
+    assert "attempt 2 starts from step 0: no checkpoint" in out
+    job = cli.job(f"after-{name}")
+    assert (job["state"], job["attempt"]) == ("SUCCEEDED", 2)
+    assert job["result"]["result_digest"] == calm_digest
+    assert len(events(cli, f"after-{name}", "recovered")) == 1
+    first = {rank["pid"] for rank in job["ranks"]}
+    assert not first & {process.pid for process in processes_of(cli.record(cluster))}
+
+
+def test_a_crash_loop_ends(cli: Cli, cluster: str) -> None:
+    out = cli("submit", "psum-check", *STEPS, "--name", "loop", "--inject", "exit rank=1 step=40 attempt=any", code=1)
+    assert "3 attempts in a row failed and got no further than step 40" in out
+    assert cli.job("loop")["attempt"] == 3
+
+
+def test_no_restart_where_none_is_wanted(cli: Cli, cluster: str) -> None:
+    fault = "kill rank=1 step=40"
+    out = cli("submit", "psum-check", *STEPS, "--name", "once-only", "--max-failures", "0", "--inject", fault, code=1)
+    assert "it failed 1 time(s) (--max-failures 0)" in out
+
+
+def test_a_job_that_ended_is_resumed_and_keeps_its_record(cli: Cli, cluster: str, calm_digest: str) -> None:
+    fault = "raise rank=0 step=40"
+    cli("submit", "psum-check", *STEPS, "--name", "again", "--max-failures", "0", "--inject", fault, code=1)
+    cli("submit", "--resume", "again")
+    job = cli.job("again")
+    assert (job["state"], job["attempt"]) == ("SUCCEEDED", 2)
+    assert job["result"]["result_digest"] == calm_digest
+    assert [event["attempt"] for event in events(cli, "again", "attempt")] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["psum-check", "--inject", "kil rank=1 step=2"], "did you mean 'kill'"),
+        (["psum-check", "--inject", "kill rank=2 step=2"], "ranks 0 to 1"),
+        (["--resume", "no-such-job"], "no such job"),
+        (["psum-check", "--resume", "calm"], "say which WORKLOAD"),
+        ([], "say which WORKLOAD"),
+        (["psum-check", "--on-divergence", "ignore"], "restore"),
+    ],
+)
+def test_mistakes_are_refused(cli: Cli, cluster: str, arguments: list[str], words: str) -> None:
+    assert words in cli("submit", *arguments, code=2)
+
+
+@pytest.fixture
+def own(cli: Cli, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A cluster of its own with keys of the cluster file as the test's parameter says."""
+    name = "own"
+    path = cluster_file(cli.home, name)
+    path.write_text(path.read_text() + request.param)
+    cli("up", str(path))
+    record = cli.record(name)
+    yield name
+    cli("down", name, "--force")
+    assert_nothing_left(record, cli.home)
+
+
+@pytest.mark.parametrize("own", ["min_hosts: 1\n"], indirect=True)
+def test_a_lost_host_is_done_without_where_allowed(cli: Cli, own: str) -> None:
+    fault = "kill-raylet host=1 step=40"
+    out = cli("submit", "psum-check", *STEPS, "--name", "fewer", "--cluster", own, "--inject", fault)
+    assert "with 1 of 2 hosts, without own-1" in out
+    assert cli.job("fewer")["hosts"] == ["own-0"]
+
+
+@pytest.mark.parametrize("own", ["spares: 1\n"], indirect=True)
+def test_a_lost_host_is_replaced_by_a_spare(cli: Cli, own: str) -> None:
+    fault = "kill-raylet host=1 step=40"
+    out = cli("submit", "psum-check", *STEPS, "--name", "spare", "--cluster", own, "--inject", fault)
+    assert "with own-2 in place of own-1" in out
+    assert cli.job("spare")["hosts"] == ["own-0", "own-2"]
+    cli("submit", "psum-check", "--name", "next", "--cluster", own)
+    assert cli.job("next")["hosts"] == ["own-0", "own-2"]
