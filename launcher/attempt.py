@@ -1,7 +1,7 @@
 """What an agent needs to know to run one rank of one attempt of a job, and what it answers."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 AGENT_RESTARTED = "the agent of this host was ended and started again"
@@ -38,6 +38,23 @@ class RankTask:
     jax_config: Mapping[str, Any]
     code_digest: str
     storage: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HostNews:
+    """What an agent answers when it is asked about its rank.
+
+    Attributes:
+        events: what happened since the last answer, in order.
+        progress: where the rank was when it last said so (`launcher.rank.progress`); None: it has not yet.
+        silent_s: seconds since the rank last said anything, by this host's clock.
+        state: the kernel's letter for the process (R, S, D, T: stopped...); "" if there is none.
+    """
+
+    events: Sequence[Mapping[str, Any]] = ()
+    progress: Mapping[str, Any] | None = None
+    silent_s: float = 0.0
+    state: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -104,6 +104,8 @@ class RankEnd:
         exit_code: of the process; None if a signal ended it or its host was lost.
         signal: number of the signal, if one ended it that was not ours.
         error: `{"type", "message", "traceback"}` if Python raised, else None.
+        lost: why nothing is known of its end, if its host cannot be reached.
+        hung: what the watchdog found, if the rank was ended because it made no progress.
         phase: what it was doing.
         order: position in the order in which the ends became known; the first has the lowest.
     """
@@ -114,6 +116,7 @@ class RankEnd:
     signal: int | None = None
     error: Mapping[str, str] | None = None
     lost: str | None = None
+    hung: str | None = None
     phase: str = ""
     order: int = 0
 

@@ -19,6 +19,7 @@ SURFACE = {
                "--num-hosts", "--seed", "--set"],
     "jobs": ["--json", "--older-than", "--prune"],
     "logs": ["--attempt", "--follow", "--rank"],
+    "stacks": [],
     "results": ["--json", "--output"],
     "cancel": [],
     "workloads": ["--json"],
