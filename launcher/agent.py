@@ -16,12 +16,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from launcher.attempt import AGENT_RESTARTED, HostFacts, RankTask
+from launcher.attempt import AGENT_RESTARTED, HostFacts, HostNews, RankTask
 from launcher.code_copy import unpack
 from launcher.environment import flags_that_matter, rank_environment, versions
 from launcher.host_attempt import HostAttempt
 from launcher.process_watch import end_with_parent
-from launcher.rank_process import Message, RankProcess, keep
+from launcher.rank_process import RankProcess, keep
+from launcher.stacks import take_stacks
 from launcher.template_process import TemplateEndedError, TemplateProcess
 
 PROBE_TIMEOUT_S = 90.0
@@ -172,11 +173,18 @@ class Agent:
         """Tells the rank where rank 0's coordination service listens."""
         await self.attempts[attempt_id].process.send({"type": "coordinator", "address": address})
 
-    async def events(self, attempt_id: str, after: int, wait_s: float) -> list[Message]:
-        """What the rank has said beyond the first `after` events; waits up to `wait_s` for the first of them."""
+    async def events(self, attempt_id: str, after: int, wait_s: float) -> HostNews:
+        """What the rank has said beyond the first `after` events, and how it is; see `HostAttempt.news`."""
         if attempt_id not in self.attempts:
-            return [{"type": "exit", "code": -1, "lost": AGENT_RESTARTED}]
-        return await self.attempts[attempt_id].events_after(after, wait_s)
+            return HostNews(events=[{"type": "exit", "code": -1, "lost": AGENT_RESTARTED}])
+        return await self.attempts[attempt_id].news(after, wait_s)
+
+    async def stacks(self, attempt_id: str) -> str:
+        """What every thread of the rank is doing."""
+        attempt = self.attempts.get(attempt_id)
+        if attempt is None or not attempt.process.running:
+            return "this rank does not run"
+        return await asyncio.to_thread(take_stacks, attempt.process.pid, attempt.log)
 
     async def knows(self, attempt_id: str) -> bool:
         """Whether this agent, in this life of it, started that attempt."""

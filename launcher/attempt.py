@@ -49,6 +49,23 @@ class RankTask:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class HostNews:
+    """What an agent answers when it is asked about its rank.
+
+    Attributes:
+        events: what happened since the last answer, in order.
+        progress: where the rank was when it last said so (`launcher.rank.progress`); None: it has not yet.
+        silent_s: seconds since the rank last said anything, by this host's clock.
+        state: the kernel's letter for the process (R, S, D, T: stopped...); "" if there is none.
+    """
+
+    events: Sequence[Mapping[str, Any]] = ()
+    progress: Mapping[str, Any] | None = None
+    silent_s: float = 0.0
+    state: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class HostFacts:
     """What one host is made of, as its agent found it: a row of the parity table.
 

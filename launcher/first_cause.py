@@ -45,6 +45,8 @@ def first_cause(ends: Sequence[RankEnd]) -> FirstCause:
     during = f" during {first.phase!r}" if first.phase else ""
     if first.lost is not None:
         return FirstCause(sentence=f"{where} was lost{during}: {first.lost}", cause=Cause.PREEMPTED)
+    if first.hung is not None:
+        return FirstCause(sentence=f"{where} {first.hung}")
     if first.signal is not None:
         hint = _signal_hint(first.signal)
         return FirstCause(sentence=f"{where} was killed by signal {_signal_name(first.signal)}{during}{hint}")
@@ -66,7 +68,7 @@ def first_cause(ends: Sequence[RankEnd]) -> FirstCause:
 def _severity(end: RankEnd) -> int:
     if end.error is not None and end.error.get("cause", Cause.FAILURE) != Cause.FAILURE:
         return -1  # found by comparing the ranks
-    if end.lost is not None:
+    if end.lost is not None or end.hung is not None:
         return 0
     if end.signal == signal.SIGABRT:
         return 3  # so JAX ends the survivors when it loses process 0
@@ -75,7 +77,7 @@ def _severity(end: RankEnd) -> int:
 
 def _kind(end: RankEnd) -> tuple[object, ...]:
     error = (end.error["type"], end.error["message"]) if end.error else None
-    return (end.lost, end.signal, error, end.exit_code)
+    return (end.lost, end.hung, end.signal, error, end.exit_code)
 
 
 def _places(ends: Sequence[RankEnd]) -> str:

@@ -4,18 +4,27 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 
-from launcher.attempt import AGENT_RESTARTED, RankTask
+from launcher.attempt import AGENT_RESTARTED, HostNews, RankTask
+from launcher.gang_watch import GangWatch
 from launcher.job import RankEnd
 from launcher.rank.exit_codes import EXIT_PORT_LOST
 from launcher.rank_process import Message
+from launcher.stack_files import write_stacks
+from launcher.stacks import innermost
+from launcher.watchdog import Finding
 
 GRACE_S = 0.3  # after the first bad end: time for equal errors of other ranks, and for the death behind an error
-POLL_S = 5.0
+POLL_S = 1.0  # how long an agent may hold back its answer
+ANSWER_TIMEOUT_S = 3.0  # and how much longer it takes before we ask again; `launcher.watchdog` counts the silence
+RETRY_S = 0.3
+START_TIMEOUT_S = 60.0
+STACKS_TIMEOUT_S = 5.0
+MAX_STACKS_IN_TEXT = 3
 STOP_TIMEOUT_S = 10.0
 LOOK_TIMEOUT_S = 3.0
 
@@ -57,6 +66,7 @@ class Gang:
         self.ranks = [RankStatus(rank, host) for rank, host in enumerate(hosts)]
         self.bad_ends: list[RankEnd] = []
         self.port_lost = False
+        self.watch = GangWatch(hosts)
         self._hear = hear
         self._errors: dict[int, dict[str, str]] = {}
         self._failed = asyncio.Event()
@@ -74,6 +84,7 @@ class Gang:
         followers = [asyncio.ensure_future(self._follow(rank)) for rank in self.ranks]
         everyone: asyncio.Future[Any] = asyncio.gather(*followers)
         failure: asyncio.Future[Any] = asyncio.ensure_future(self._failed.wait())
+        watching = asyncio.ensure_future(self._watch())
         try:
             await asyncio.wait({everyone, failure}, return_when=asyncio.FIRST_COMPLETED)
             if self._failed.is_set():
@@ -81,6 +92,7 @@ class Gang:
                 await asyncio.gather(*(self._look_for(rank) for rank in self.ranks if not rank.ended))
         finally:
             failure.cancel()
+            watching.cancel()
             await self.stop()
             for follower in followers:
                 follower.cancel()
@@ -110,7 +122,7 @@ class Gang:
     async def _follow(self, rank: RankStatus) -> None:
         agent, task = self.agents[rank.rank], self.tasks[rank.rank]
         try:
-            rank.pid = await agent.start.remote(task)
+            rank.pid = await asyncio.wait_for(agent.start.remote(task), START_TIMEOUT_S)
             introduction = asyncio.ensure_future(self._introduce(rank))
             try:
                 await self._listen(rank)
@@ -118,6 +130,9 @@ class Gang:
                 introduction.cancel()
         except RayActorError as error:
             self._end_badly(rank, lost=f"its agent cannot be reached ({type(error).__name__})")
+            rank.ended = True
+        except TimeoutError:
+            self._end_badly(rank, lost=f"its agent did not start a process within {START_TIMEOUT_S:g} s")
             rank.ended = True
         except RayTaskError as error:
             self._end_badly(rank, lost=f"its agent failed: {error.cause!r}")
@@ -132,10 +147,56 @@ class Gang:
     async def _listen(self, rank: RankStatus) -> None:
         heard = 0
         while not rank.ended:
-            task = self.tasks[rank.rank]
-            for event in await self.agents[rank.rank].events.remote(task.attempt_id, heard, POLL_S):
-                heard += 1
-                self._handle(rank, event)
+            news = await self._ask(rank, heard)
+            if news is None:
+                continue
+            self.watch.hear(rank.rank, news)
+            heard += len(news.events)
+            for event in news.events:
+                self._handle(rank, dict(event))
+
+    async def _ask(self, rank: RankStatus, heard: int) -> HostNews | None:
+        """One question to an agent; None: no answer, which may mean a cut of the network that passes."""
+        asked = self.agents[rank.rank].events.remote(self.tasks[rank.rank].attempt_id, heard, POLL_S)
+        try:
+            news: HostNews = await asyncio.wait_for(asked, POLL_S + ANSWER_TIMEOUT_S)
+        except (ActorUnavailableError, TimeoutError):
+            await asyncio.sleep(RETRY_S)
+            return None
+        return news
+
+    async def _watch(self) -> None:
+        """Tells what the watchdog finds; what cannot go on is ended, its stacks having been taken."""
+        async for finding in self.watch.findings():
+            text = finding.text
+            if finding.kind in ("silent", "stuck", "together"):
+                stacks = await self.take_stacks()
+                text += "".join(_stands_at(rank, stacks) for rank in finding.ranks[:MAX_STACKS_IN_TEXT])
+            details = {"type": "watchdog", "finding": finding.kind, "text": text, "fatal": finding.fatal}
+            self._hear(finding.ranks[0], {**details, "ranks": list(finding.ranks)})
+            if finding.fatal:
+                self._give_up(finding, text)
+
+    async def take_stacks(self) -> dict[int, str]:
+        """The stacks of all ranks that run, in a few seconds at most; they are also kept with the job's logs."""
+        running = [rank for rank in self.ranks if rank.pid is not None and not rank.ended]
+        texts = await asyncio.gather(*(self._stack(rank) for rank in running))
+        stacks = {rank.rank: text for rank, text in zip(running, texts, strict=True)}
+        write_stacks(self.tasks[0], stacks)
+        return stacks
+
+    async def _stack(self, rank: RankStatus) -> str:
+        try:
+            asked = self.agents[rank.rank].stacks.remote(self.tasks[rank.rank].attempt_id)
+            text: str = await asyncio.wait_for(asked, STACKS_TIMEOUT_S)
+        except (RayActorError, TimeoutError) as error:
+            return f"no stack: the agent of host {rank.host} did not answer ({type(error).__name__})\n"
+        return text
+
+    def _give_up(self, finding: Finding, text: str) -> None:
+        for rank in (self.ranks[number] for number in finding.ranks):
+            if not rank.ended:
+                self._end_badly(rank, **{"lost" if finding.kind == "host-silent" else "hung": text})
 
     def _handle(self, rank: RankStatus, event: Message) -> None:
         kind = event["type"]
@@ -151,6 +212,7 @@ class Gang:
                 self.joined.set()
         elif kind == "result":
             rank.result = event
+            self.watch.finish(rank.rank, ended=False)
             rank.phase = "done"
         elif kind == "error":
             # Not an end yet, but nothing good can follow: JAX would wait for its peers for minutes.
@@ -158,6 +220,7 @@ class Gang:
             self._end_badly(rank, error=event["error"])
         elif kind == "exit":
             rank.ended = True
+            self.watch.finish(rank.rank, ended=True)
             self._handle_exit(rank, event)
         self._hear(rank.rank, event)
 
@@ -177,6 +240,11 @@ class Gang:
         phase = f"{rank.phase}, step {rank.step} of {rank.total}" if rank.total else rank.phase
         self.bad_ends.append(RankEnd(rank=rank.rank, host=rank.host, phase=phase, order=len(self.bad_ends), **how))
         self._failed.set()
+
+
+def _stands_at(rank: int, stacks: Mapping[int, str]) -> str:
+    place = innermost(stacks.get(rank, ""))
+    return f"; rank {rank} is at {place}" if place else ""
 
 
 async def _stop(agent: Any, attempt_id: str) -> None:

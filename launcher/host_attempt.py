@@ -6,8 +6,9 @@ import dataclasses
 import time
 from pathlib import Path
 
-from launcher.attempt import RankTask
+from launcher.attempt import HostNews, RankTask
 from launcher.rank_process import Message, RankProcess, keep
+from launcher.stacks import kernel_state
 
 LOG_PERIOD_S = 0.1
 
@@ -22,7 +23,10 @@ class HostAttempt:
         self.output = folder / "output"
         self.log = folder / "rank.log"
         self.ended = asyncio.Event()
-        self._events: list[Message] = []
+        self._events: list[Message] = []  # those that the supervisor may not have received
+        self._num_dropped = 0
+        self._progress: Message | None = None
+        self._spoke = time.monotonic()
         self._news = asyncio.Event()
         self._heard = time.monotonic()
         self.output.mkdir(parents=True)
@@ -41,22 +45,38 @@ class HostAttempt:
         }
 
     def hear(self, message: Message) -> None:
-        """Records an event; times are this host's monotonic clock, for durations only."""
-        self._events.append({**message, "at": time.monotonic()})
-        self._news.set()
+        """Takes a message of the rank; of those about its progress only the last is kept."""
+        self._spoke = time.monotonic()
+        if message["type"] == "progress":
+            self._progress = message
+        else:
+            self._add(message)
 
     def silence_s(self) -> float:
         """Seconds since the supervisor last asked."""
         return time.monotonic() - self._heard
 
-    async def events_after(self, after: int, wait_s: float) -> list[Message]:
+    async def news(self, after: int, wait_s: float) -> HostNews:
+        """What there is to say beyond the first `after` events; waits up to `wait_s` for the first of them.
+
+        Asking for what comes after some events says that those have arrived, so they are dropped here; until then the
+        same question gets the same events, whatever became of an earlier answer.
+        """
         self._heard = time.monotonic()
-        if len(self._events) <= after:
+        arrived = max(0, after - self._num_dropped)  # below 0: an old question that was long on its way
+        del self._events[:arrived]
+        self._num_dropped += arrived
+        if not self._events:
             self._news.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), wait_s)
         self._heard = time.monotonic()
-        return self._events[after:]
+        return HostNews(
+            events=list(self._events),
+            progress=self._progress,
+            silent_s=time.monotonic() - self._spoke,
+            state=kernel_state(self.process.pid),
+        )
 
     async def follow(self) -> None:
         """Passes on the log as it grows; says how the process ended, after everything else."""
@@ -66,8 +86,13 @@ class HostAttempt:
             await asyncio.wait([waiter], timeout=LOG_PERIOD_S)
             position = self._pass_on_log(position)
         self._pass_on_log(position)
-        self.hear({"type": "exit", "code": waiter.result()})
+        self._add({"type": "exit", "code": waiter.result()})
         self.ended.set()
+
+    def _add(self, event: Message) -> None:
+        """Records an event; times are this host's monotonic clock, for durations only."""
+        self._events.append({**event, "at": time.monotonic()})
+        self._news.set()
 
     def _pass_on_log(self, position: int) -> int:
         if not self.log.exists():
@@ -76,5 +101,5 @@ class HostAttempt:
             file.seek(position)
             data = file.read()
         if data:
-            self.hear({"type": "log", "text": data.decode(errors="replace")})
+            self._add({"type": "log", "text": data.decode(errors="replace")})
         return position + len(data)

@@ -115,6 +115,8 @@ class RankEnd:
         signal: number of the signal, if one ended it that was not ours.
         error: `{"type", "message", "traceback"}` if Python raised, else None; where the error says so, `cause` (see
             `launcher.recovery.Cause`) and `suspects`, hosts.
+        lost: why nothing is known of its end, if its host cannot be reached.
+        hung: what the watchdog found, if the rank was ended because it made no progress.
         phase: what it was doing.
         order: position in the order in which the ends became known; the first has the lowest.
     """
@@ -125,6 +127,7 @@ class RankEnd:
     signal: int | None = None
     error: Mapping[str, Any] | None = None
     lost: str | None = None
+    hung: str | None = None
     phase: str = ""
     order: int = 0
 

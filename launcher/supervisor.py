@@ -102,6 +102,8 @@ class Supervisor:
                 case "watch":
                     async for snapshot in self._watch(self._job(request["name"])):
                         yield snapshot
+                case "stacks":
+                    yield await self._stacks(request["name"])
                 case "cancel":
                     yield await self._cancel(request["name"], "cancelled by hand")
                 case "facts":
@@ -153,6 +155,13 @@ class Supervisor:
         except (RayActorError, TimeoutError):
             return "LOST"
         return state
+
+    async def _stacks(self, name: str) -> Message:
+        gang = self._job(name).gang
+        stacks = await gang.take_stacks() if gang else {}
+        if gang is None or not stacks:
+            raise UserError(f"no process of job {name!r} runs now: it is {self._job(name).state}")
+        return {"stacks": [{"rank": k, "host": gang.ranks[k].host, "text": text} for k, text in stacks.items()]}
 
     async def _facts(self) -> Message:
         facts = await asyncio.wait_for(gather_facts(list(self.pool.agents.values())), FACTS_TIMEOUT_S)

@@ -17,6 +17,7 @@ COMMANDS = {
     "submit": "launcher.cli.submit",
     "jobs": "launcher.cli.jobs",
     "logs": "launcher.cli.logs",
+    "stacks": "launcher.cli.stacks",
     "results": "launcher.cli.results",
     "cancel": "launcher.cli.jobs",
     "workloads": "launcher.cli.workloads",

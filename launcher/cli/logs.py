@@ -2,6 +2,7 @@
 
 import re
 import time
+from pathlib import Path
 
 import click
 
@@ -29,15 +30,15 @@ def logs(job: str, rank: int | None, attempt: int | None, follow: bool) -> None:
             break
         time.sleep(PERIOD_S)
     if rank is not None and not shown and folder.state().ended:
-        ranks = sorted({_parts(path.name)[1] for path in folder.files("logs")})
+        ranks = sorted({_parts(path)[1] for path in _log_files(folder)})
         raise UserError(f"job {job!r} has no log of rank {rank} (there are logs of ranks {ranks})")
     if not shown:
         say(f"job {job} is {folder.state()} and has written nothing" + ("" if folder.state().ended else " yet"))
 
 
 def _show_new(folder: JobFolder, rank: int | None, attempt: int, shown: dict[str, int]) -> None:
-    for path in folder.files("logs"):
-        of_attempt, of_rank = _parts(path.name)
+    for path in _log_files(folder):
+        of_attempt, of_rank = _parts(path)
         if of_attempt != attempt or (rank is not None and of_rank != rank):
             continue
         with path.open("rb") as file:
@@ -49,7 +50,11 @@ def _show_new(folder: JobFolder, rank: int | None, attempt: int, shown: dict[str
             click.echo(f"[{of_rank}] {line}")
 
 
-def _parts(name: str) -> tuple[int, int]:
-    match = re.fullmatch(r"attempt-(\d+)\.rank-(\d+)\.log", name)
-    assert match, name
+def _log_files(folder: JobFolder) -> list[Path]:
+    return [path for path in folder.files("logs") if path.suffix == ".log"]  # stacks lie there too
+
+
+def _parts(path: Path) -> tuple[int, int]:
+    match = re.fullmatch(r"attempt-(\d+)\.rank-(\d+)\.log", path.name)
+    assert match, path
     return int(match[1]), int(match[2])

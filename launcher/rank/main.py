@@ -4,7 +4,9 @@ It is a fork of the host's template (`launcher.rank.template`), and ends by `os.
 peers that may never come.
 """
 
+import faulthandler
 import os
+import signal
 import sys
 import time
 import traceback
@@ -13,6 +15,7 @@ from typing import Any, NoReturn
 
 from launcher.rank.control import Control, Message
 from launcher.rank.exit_codes import EXIT_PORT_LOST, PortLostError
+from launcher.rank.progress import Progress
 
 
 def run_rank(descriptor: int, lease_s: float) -> NoReturn:
@@ -21,8 +24,10 @@ def run_rank(descriptor: int, lease_s: float) -> NoReturn:
     assignment = control.receive()
     redirect_output(Path(assignment["log"]))
     started = time.monotonic()
+    progress = Progress(control.send)
+    progress.start()
     try:
-        result = run_assignment(assignment, control)
+        result = run_assignment(assignment, control, progress)
     except BaseException as error:  # noqa: BLE001 - the one place that reports: what ends the workload is the message
         if isinstance(error, PortLostError):
             print(f"spmd-launch: {error}", file=sys.stderr, flush=True)
@@ -42,10 +47,12 @@ def redirect_output(log: Path) -> None:
     os.close(descriptor)
     for text in (sys.stdout, sys.stderr):
         text.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    faulthandler.register(signal.SIGUSR2, all_threads=True)  # for `launcher.stacks`, where ptrace is not allowed
 
 
-def run_assignment(assignment: Message, control: Control) -> Message:
+def run_assignment(assignment: Message, control: Control, progress: Progress) -> Message:
     """Everything between the assignment and the result; returns the result as JSON."""
+    progress.emit({"type": "phase", "phase": "import"})
     import jax
 
     from launcher.faults import Fault
@@ -56,7 +63,7 @@ def run_assignment(assignment: Message, control: Control) -> Message:
     from workloads.params import file_params, parse
     from workloads.registry import find
 
-    control.send({"type": "phase", "phase": "rendezvous"})
+    progress.emit({"type": "phase", "phase": "rendezvous"})
     for name, value in assignment["jax_config"].items():
         jax.config.update(name, value)
     rendezvous(assignment, control)
@@ -79,14 +86,14 @@ def run_assignment(assignment: Message, control: Control) -> Message:
         output=Path(assignment["output"]),
         storage=assignment["storage"],
         exchange=Exchange(assignment["rank"], assignment["num_ranks"]),
-        emit=control.send,
+        emit=progress.emit,
         checkpoint_every=assignment["checkpoint_every"],
         check_every=assignment["check_every"],
         on_step=injector,
     )
-    control.send({"type": "phase", "phase": "load"})
+    progress.emit({"type": "phase", "phase": "load"})
     run = workload.run_function()
-    control.send({"type": "phase", "phase": "run"})
+    progress.emit({"type": "phase", "phase": "run"})
     result = run(config, context, resume=assignment["resume"])
     return {
         "metrics": {name: float(value) for name, value in result.metrics.items()},

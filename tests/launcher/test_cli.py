@@ -20,6 +20,7 @@ SURFACE = {
                "--on-divergence", "--resume", "--seed", "--set"],
     "jobs": ["--json", "--older-than", "--prune"],
     "logs": ["--attempt", "--follow", "--rank"],
+    "stacks": [],
     "results": ["--json", "--output"],
     "cancel": [],
     "workloads": ["--json"],

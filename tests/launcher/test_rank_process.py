@@ -330,6 +330,7 @@ def _run(host: Host, task: Message) -> tuple[list[Message], int]:
         heard: list[Message] = []
         rank = await (await host.template()).fork()
         await rank.assign(task, heard.append, lambda: 0.0)
-        return heard, await rank.wait()
+        code = await rank.wait()
+        return [message for message in heard if message["type"] != "progress"], code
 
     return host.run(run())

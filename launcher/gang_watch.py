@@ -1,0 +1,64 @@
+"""Watches one attempt: keeps the timelines, asks the watchdog once a second, and tells each finding once."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+
+from launcher.attempt import HostNews
+from launcher.timeline import RankProgress, Timeline
+from launcher.watchdog import Bounds, Finding, judge
+
+PERIOD_S = 1.0
+STALL_S = 3.0  # this loop itself stood still: its own lateness must not make anybody look silent
+
+
+class GangWatch:
+    """The timelines of an attempt's ranks, and what has been said about them.
+
+    Args:
+        hosts: names, in the order of ranks.
+        bounds: what is too long.
+    """
+
+    def __init__(self, hosts: Sequence[str], bounds: Bounds | None = None):
+        now = time.monotonic()
+        self._bounds = bounds or Bounds()
+        self._timelines = [Timeline(rank, host, now) for rank, host in enumerate(hosts)]
+        self._told: dict[tuple[str, bool, tuple[int, ...]], list[tuple[int, int]]] = {}
+
+    def hear(self, rank: int, news: HostNews) -> None:
+        """An agent has answered."""
+        self._timelines[rank].hear(time.monotonic(), news)
+
+    def finish(self, rank: int, *, ended: bool) -> None:
+        """A rank has given its result, or its process has ended."""
+        self._timelines[rank].finish(ended=ended)
+
+    def ranks(self) -> list[RankProgress]:
+        """Where every rank is now."""
+        now = time.monotonic()
+        return [timeline.at(now) for timeline in self._timelines]
+
+    async def findings(self) -> AsyncIterator[Finding]:
+        """New findings as they come, for ever."""
+        while True:
+            asleep = time.monotonic()
+            await asyncio.sleep(PERIOD_S)
+            late_s = time.monotonic() - asleep - PERIOD_S
+            if late_s > STALL_S:
+                for timeline in self._timelines:
+                    timeline.forgive(late_s)
+            for finding in self.look():
+                yield finding
+
+    def look(self) -> list[Finding]:
+        """Findings that have not been told, or whose ranks have moved since; a slow rank is told of once."""
+        ranks = self.ranks()
+        new = []
+        for finding in judge(ranks, self._bounds):
+            key = (finding.kind, finding.fatal, finding.ranks)
+            places = [] if finding.kind == "slow" else [(ranks[r].moves, ranks[r].launches) for r in finding.ranks]
+            if self._told.get(key) != places:
+                self._told[key] = places
+                new.append(finding)
+        return new

@@ -1,0 +1,138 @@
+"""Tells the agent what this rank is doing, from a thread that works while the main thread is stuck.
+
+It speaks while the main thread runs Python, waits in a collective or computes in C++; it falls silent when C++ code
+holds Python's lock or the process is stopped, and that silence is told as such (`launcher.watchdog`).
+"""
+
+import collections
+import dataclasses
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from launcher.rank.control import Message
+
+SAY_PERIOD_S = 0.5
+LOOK_PERIOD_S = 0.1
+NUM_INTERVALS = 50
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a rank is.
+
+    Attributes:
+        moves: phases and reports so far: ranks of one program make the same ones, so this orders them.
+        phase: what it does, as `run` or `compile train`.
+        step, total: as it last reported.
+    """
+
+    moves: int = 0
+    phase: str = "start"
+    step: int = 0
+    total: int = 0
+
+
+class Progress:
+    """Knows where this rank is, because every event of it passes through `emit`.
+
+    Args:
+        send: to the agent; may be called from several threads.
+
+    Attributes:
+        launches: gives what is known of launches, merged into each message: `launches` (their number) and `program`
+            (the last one's name). It is called from another thread than the one that launches.
+    """
+
+    def __init__(self, send: Callable[[Message], None]):
+        self.launches: Callable[[], Message] = dict
+        self._send = send
+        self._lock = threading.Lock()
+        self._place = Place()
+        self._launched: Message = {}
+        self._moved = self._came = time.monotonic()  # to where it is by its launches too, and by its events alone
+        self._intervals: collections.deque[float] = collections.deque(maxlen=NUM_INTERVALS)
+        self._own_s = 0.0
+
+    def start(self) -> None:
+        """Starts the thread; never before a fork, which it would not survive."""
+        threading.Thread(target=self._run, name="progress", daemon=True).start()
+
+    def emit(self, event: Message) -> None:
+        """Sends an event, having noted where it says that this rank is."""
+        now = time.monotonic()
+        with self._lock:
+            place = self._place
+            if event["type"] == "phase":
+                self._place = dataclasses.replace(place, moves=place.moves + 1, phase=event["phase"])
+                self._moved = self._came = now
+            elif event["type"] == "report":
+                self._intervals.append(now - self._came)
+                step, total = event["step"], event["total"]
+                self._place = dataclasses.replace(place, moves=place.moves + 1, step=step, total=total)
+                self._moved = self._came = now
+        self._send(event)
+
+    def message(self) -> Message:
+        """Where this rank is now.
+
+        Returns:
+            The place; what `launches` gives; `since`, seconds without a move or a launch; `usual_s` and `longest_s`,
+            the median and the longest of the last times that it took to the next report, unless there was none yet;
+            and `own_s`, the sum of `own_seconds`.
+        """
+        launched = self.launches()
+        with self._lock:
+            if launched != self._launched:
+                self._launched, self._moved = launched, time.monotonic()
+            message = {"type": "progress", **dataclasses.asdict(self._place), **launched}
+            message["since"] = time.monotonic() - self._moved
+            message["own_s"] = self._own_s
+            if self._intervals:
+                message["usual_s"] = statistics.median(self._intervals)
+                message["longest_s"] = max(self._intervals)
+        return {key: round(value, 4) if isinstance(value, float) else value for key, value in message.items()}
+
+    def _run(self) -> None:
+        looked, cpu_s = time.monotonic(), time.process_time()
+        said = looked
+        while True:
+            time.sleep(LOOK_PERIOD_S)
+            now, cpu_now_s = time.monotonic(), time.process_time()
+            if self._place.phase == "run":
+                self._own_s += own_seconds(now - looked, cpu_now_s - cpu_s, waits=_main_thread_is_inside_jax())
+            looked, cpu_s = now, cpu_now_s
+            if now - said >= SAY_PERIOD_S:
+                said = now
+                self._send(self.message())
+
+
+def own_seconds(elapsed_s: float, cpu_s: float, *, waits: bool) -> float:
+    """How much of a moment this rank used for itself, rather than waiting for a device or another rank.
+
+    In a step that ends in a collective all ranks take equally long; what tells the slow one apart is that it does not
+    wait. The host's own Python code counts, sleeping or not; inside JAX only the processor time of all threads counts
+    (what an accelerator computes is invisible here); and a moment after which this thread came back late counts: the
+    process was stopped, starved, or held Python's lock.
+
+    Args:
+        elapsed_s: length of the moment.
+        cpu_s: processor time of the whole process in it.
+        waits: whether the main thread was inside JAX.
+    """
+    if elapsed_s > 2 * LOOK_PERIOD_S or not waits:
+        return elapsed_s
+    return min(elapsed_s, cpu_s)
+
+
+def _main_thread_is_inside_jax() -> bool:
+    """Whether the innermost Python frame of the main thread is JAX's."""
+    frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
+    jax: Any = sys.modules.get("jax")
+    file = getattr(jax, "__file__", None)
+    return frame is not None and file is not None and frame.f_code.co_filename.startswith(str(Path(file).parent))

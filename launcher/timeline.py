@@ -1,0 +1,119 @@
+"""What the supervisor knows of one rank over time: all durations are by the supervisor's own monotonic clock.
+
+Clocks of two hosts are never compared: a rank says what it has done, the observer when it heard of it.
+"""
+
+import collections
+import dataclasses
+
+from launcher.attempt import HostNews
+
+RATE_WINDOW_S = 30.0
+MIN_RATE_WINDOW_S = 10.0
+MIN_RATE_STEPS = 5
+SAID = ("phase", "step", "total", "moves", "launches", "program", "usual_s", "longest_s")  # of a progress message
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RankProgress:
+    """One rank at one moment.
+
+    Attributes:
+        rank, host: who.
+        phase, step, total: what it does, and its last report.
+        moves: phases and reports so far.
+        launches: programs launched so far; 0 where nobody counts them.
+        program: name of the last one, or "".
+        done: it has given its result.
+        ended: its process is known to have ended.
+        stood_s: since it was first seen at this place (moves, launches).
+        silent_s: since it last said anything to its agent.
+        host_silent_s: since its agent last answered.
+        state: the kernel's letter for its process.
+        usual_s: median time from one report to the next, by the rank's clock; None: not known yet.
+        longest_s: and the longest of the last ones.
+        own_step_s: seconds of its own, not spent waiting, per step; None: not known yet.
+        own_share: part of the time that this is.
+    """
+
+    rank: int
+    host: str
+    phase: str = "start"
+    step: int = 0
+    total: int = 0
+    moves: int = 0
+    launches: int = 0
+    program: str = ""
+    done: bool = False
+    ended: bool = False
+    stood_s: float = 0.0
+    silent_s: float = 0.0
+    host_silent_s: float = 0.0
+    state: str = ""
+    usual_s: float | None = None
+    longest_s: float = 0.0
+    own_step_s: float | None = None
+    own_share: float = 0.0
+
+
+class Timeline:
+    """Takes what one rank's agent says, as it comes.
+
+    Args:
+        rank, host: who.
+        now_s: the observer's monotonic clock, as in every method.
+    """
+
+    def __init__(self, rank: int, host: str, now_s: float):
+        self._last = RankProgress(rank=rank, host=host)
+        self._answered = self._moved = now_s
+        self._agent_silent_s = 0.0
+        self._listening = False
+        self._own: collections.deque[tuple[float, int, float]] = collections.deque()
+
+    def hear(self, now_s: float, news: HostNews) -> None:
+        """The agent has answered."""
+        self._listening = True
+        self._answered, self._agent_silent_s = now_s, news.silent_s
+        self._last = dataclasses.replace(self._last, state=news.state)
+        said = news.progress
+        if said is None:
+            return
+        before = self._last
+        self._last = dataclasses.replace(before, **{name: said[name] for name in SAID if name in said})
+        if (self._last.moves, self._last.launches) != (before.moves, before.launches):
+            self._moved = now_s
+        if self._last.phase == "run" and self._last.step:
+            self._own.append((now_s, self._last.step, said["own_s"]))
+            while now_s - self._own[0][0] > RATE_WINDOW_S:
+                self._own.popleft()
+
+    def finish(self, *, ended: bool) -> None:
+        """The rank has given its result, or its process has ended."""
+        self._last = dataclasses.replace(self._last, done=True, ended=ended)
+
+    def forgive(self, seconds: float) -> None:
+        """The observer itself stood still for so long: nobody else is to blame for it."""
+        self._answered += seconds
+        self._moved += seconds
+
+    def at(self, now_s: float) -> RankProgress:
+        """Where the rank is now."""
+        since_answer = max(0.0, now_s - self._answered) if self._listening else 0.0
+        own_step_s, own_share = self._own_rate()
+        return dataclasses.replace(
+            self._last,
+            stood_s=now_s - self._moved,
+            silent_s=self._agent_silent_s + since_answer,
+            host_silent_s=since_answer,
+            own_step_s=own_step_s,
+            own_share=own_share,
+        )
+
+    def _own_rate(self) -> tuple[float | None, float]:
+        if not self._own:
+            return None, 0.0
+        (start, first, own_start), (end, last, own_end) = self._own[0], self._own[-1]
+        if end - start < MIN_RATE_WINDOW_S or last - first < MIN_RATE_STEPS:
+            return None, 0.0
+        return (own_end - own_start) / (last - first), (own_end - own_start) / (end - start)

@@ -1,0 +1,223 @@
+"""Who is stuck, silent or slow: a pure function of where all ranks are. It decides; `launcher.gang_watch` acts."""
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+
+from launcher.environment import LEASE_S
+from launcher.timeline import RankProgress
+
+ANSWERS_S = 3.0  # a host that has not answered for so long may hold news: nobody else is judged by old ones
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """How long is too long, in seconds.
+
+    Attributes:
+        stuck_s: without progress between two steps, or without a word of a stopped process.
+        usual_factor: and at least so many times the usual (median) time between two reports.
+        longest_factor: and so many times the longest of the last ones: a step that validates takes longer than most.
+        start_s: in start, import, rendezvous, load, and up to the first step.
+        compile_s: in a compilation; after `late_compile_s` with others ahead, a warning.
+        checkpoint_s: in a checkpoint or a restore.
+        gather_s: in a gather or a replica check.
+        other_s: in a phase of the workload's own, and after the last step (results, plots).
+        together_s, together_factor: before all ranks are ended that stand at one place with nobody ahead: at least
+            `together_s`, and so many times the bound of the place.
+        slow_ratio: of a rank's own seconds a step to the median of the others, from which it is called slow,
+        slow_share: if that costs at least this part of the time.
+        host_suspected_s, host_lost_s: without an answer of the agent.
+    """
+
+    stuck_s: float = 10.0
+    usual_factor: float = 5.0
+    longest_factor: float = 2.0
+    start_s: float = 120.0
+    compile_s: float = 1800.0
+    late_compile_s: float = 60.0
+    checkpoint_s: float = 600.0
+    gather_s: float = 60.0
+    other_s: float = 600.0
+    together_s: float = 120.0
+    together_factor: float = 5.0
+    slow_ratio: float = 1.5
+    slow_share: float = 0.1
+    host_suspected_s: float = 9.0
+    host_lost_s: float = LEASE_S + 5.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finding:
+    """Something that the user should know.
+
+    Attributes:
+        kind: `host-silent`, `silent`, `stuck`, `together`, `late-compile` or `slow`.
+        ranks: whom it is about.
+        text: for a message that names the ranks already.
+        fatal: the attempt cannot go on.
+    """
+
+    kind: str
+    ranks: tuple[int, ...]
+    text: str
+    fatal: bool
+
+
+def judge(ranks: Sequence[RankProgress], bounds: Bounds | None = None) -> list[Finding]:
+    """Looks at all ranks of an attempt at one moment."""
+    bounds = bounds or Bounds()
+    silent_hosts = [_silent_host(rank, bounds) for rank in ranks if not rank.ended]
+    found = [finding for finding in silent_hosts if finding is not None]
+    found += [_stopped(rank) for rank in ranks if _is_stopped(rank, bounds)]
+    if not found and all(rank.ended or rank.host_silent_s < ANSWERS_S for rank in ranks):
+        found += _silent(ranks, bounds) + _stuck(ranks, bounds) + _slow(ranks, bounds)
+    return found
+
+
+def bound_s(rank: RankProgress, bounds: Bounds) -> float:
+    """How long this rank may stand where it is while others wait for it."""
+    kind = rank.phase.partition(" ")[0]
+    if kind == "run" and rank.step >= rank.total > 0:
+        return bounds.other_s
+    if kind == "run" and rank.usual_s is not None:
+        return max(bounds.stuck_s, bounds.usual_factor * rank.usual_s, bounds.longest_factor * rank.longest_s)
+    of_phase = {
+        "compile": bounds.compile_s,
+        "checkpoint": bounds.checkpoint_s,
+        "restore": bounds.checkpoint_s,
+        "gather": bounds.gather_s,
+        "replica": bounds.gather_s,
+        **dict.fromkeys(("start", "import", "rendezvous", "load", "run"), bounds.start_s),
+    }
+    return of_phase.get(kind, bounds.other_s)
+
+
+def _silent_host(rank: RankProgress, bounds: Bounds) -> Finding | None:
+    if rank.host_silent_s < bounds.host_suspected_s:
+        return None
+    fatal = rank.host_silent_s >= bounds.host_lost_s
+    text = f"its agent has not answered for {rank.host_silent_s:.0f} s"
+    text += "" if fatal else f"; the host counts as lost after {bounds.host_lost_s:g} s"
+    return Finding(kind="host-silent", ranks=(rank.rank,), text=text, fatal=fatal)
+
+
+def _is_stopped(rank: RankProgress, bounds: Bounds) -> bool:
+    return not rank.ended and rank.state == "T" and rank.silent_s >= bounds.stuck_s and rank.host_silent_s < ANSWERS_S
+
+
+def _stopped(rank: RankProgress) -> Finding:
+    text = f"has said nothing for {rank.silent_s:.0f} s: its process is stopped (state T), as by SIGSTOP"
+    return Finding(kind="silent", ranks=(rank.rank,), text=text, fatal=True)
+
+
+def _silent(ranks: Sequence[RankProgress], bounds: Bounds) -> list[Finding]:
+    """Ranks that run but say nothing; a warning, because C++ code may rightly hold Python's lock for a while."""
+    return [
+        Finding(kind="silent", ranks=(rank.rank,), text=f"has said nothing for {_silence(rank)}", fatal=False)
+        for rank in ranks
+        if not rank.done and rank.phase not in ("start", "import") and rank.silent_s >= bounds.stuck_s
+    ]
+
+
+def _silence(rank: RankProgress) -> str:
+    why = {
+        "R": "its process runs (state R) in C++ code that holds Python's lock",
+        "S": "its process sleeps (state S) in C++ code that holds Python's lock",
+        "D": "its process waits for a disk or a network file system (state D)",
+        "t": "a debugger holds its process (state t)",
+        "Z": "its process has ended and was not collected (state Z)",
+    }
+    return f"{rank.silent_s:.0f} s: {why.get(rank.state, f'the kernel gives its state as {rank.state!r}')}"
+
+
+def _stuck(ranks: Sequence[RankProgress], bounds: Bounds) -> list[Finding]:
+    """The ranks that are behind all others and do not move; or all, if none is ahead."""
+    least = min(_place(rank) for rank in ranks)
+    behind = [rank for rank in ranks if _place(rank) == least]
+    ahead = [rank for rank in ranks if _place(rank) > least]
+    if all(rank.done for rank in behind):
+        return []
+    stood_s = min(rank.stood_s for rank in behind)
+    limit_s = max(bound_s(rank, bounds) for rank in behind)
+    numbers = tuple(rank.rank for rank in behind)
+    if not ahead:
+        return _together(behind, stood_s, limit_s, bounds)
+    text = f"{_no_progress(behind[0], stood_s)}; {_waiting(ahead)}"
+    if stood_s >= limit_s:
+        return [Finding(kind="stuck", ranks=numbers, text=text, fatal=True)]
+    if behind[0].phase.startswith("compile") and stood_s >= bounds.late_compile_s:
+        return [Finding(kind="late-compile", ranks=numbers, text=text, fatal=False)]
+    return []
+
+
+def _together(ranks: Sequence[RankProgress], stood_s: float, limit_s: float, bounds: Bounds) -> list[Finding]:
+    if stood_s < limit_s:
+        return []
+    fatal = not _open_ended(ranks[0], bounds) and stood_s >= max(bounds.together_s, bounds.together_factor * limit_s)
+    text = f"{_no_progress(ranks[0], stood_s)}; " + (
+        "no rank is ahead of another: a deadlock inside a collective, or one long computation"
+        if len(ranks) > 1
+        else "it is the only rank: a deadlock, or one long computation"
+    )
+    return [Finding(kind="together", ranks=tuple(rank.rank for rank in ranks), text=text, fatal=fatal)]
+
+
+def _open_ended(rank: RankProgress, bounds: Bounds) -> bool:
+    """Whether nobody but the workload's author knows how long this takes: one program of hours may be meant."""
+    return (rank.phase == "run" and rank.usual_s is None) or bound_s(rank, bounds) == bounds.other_s
+
+
+def _slow(ranks: Sequence[RankProgress], bounds: Bounds) -> list[Finding]:
+    """Ranks whose own part of a step takes much longer than the others'."""
+    own = {rank.rank: rank.own_step_s for rank in ranks if rank.own_step_s is not None}
+    if len(own) < max(2, len(ranks)):
+        return []
+    found = []
+    for rank in ranks:
+        median_s = statistics.median(seconds for other, seconds in own.items() if other != rank.rank)
+        ratio = own[rank.rank] / max(median_s, 1e-6)
+        lost_share = rank.own_share * (1 - 1 / ratio) if ratio > 1 else 0.0
+        if ratio > bounds.slow_ratio and lost_share > bounds.slow_share:
+            text = (
+                f"is slow: it needs {own[rank.rank]:.2g} s of its own for a step, {ratio:.1f} times the median of the "
+                f"others ({median_s:.2g} s), and they wait for it (its own: Python code of the host, processor time, "
+                f"and time in which it was not let run)"
+            )
+            found.append(Finding(kind="slow", ranks=(rank.rank,), text=text, fatal=False))
+    return found
+
+
+def _place(rank: RankProgress) -> tuple[bool, int, int]:
+    return (rank.done, 0, 0) if rank.done else (False, rank.moves, rank.launches)
+
+
+def _no_progress(rank: RankProgress, stood_s: float) -> str:
+    usual = f" (it usually reports every {rank.usual_s:.2g} s)" if rank.usual_s is not None else ""
+    return f"made no progress for {stood_s:.0f} s{usual} in {_where(rank)}"
+
+
+def _waiting(ranks: Sequence[RankProgress]) -> str:
+    """What the ranks ahead do, equal ones together: `rank 0 waits in 'run', step 20 of 100, launch 21 ('train')`."""
+    groups: dict[str, list[int]] = {}
+    for rank in ranks:
+        groups.setdefault("" if rank.done else _where(rank), []).append(rank.rank)
+    said = []
+    for where, who in groups.items():
+        one = len(who) == 1
+        verb = ("is done" if one else "are done") if not where else ("waits in " if one else "wait in ")
+        said.append(f"{'rank' if one else 'ranks'} {_list(who)} {verb}{where}")
+    return "; ".join(said)
+
+
+def _list(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks)) if len(ranks) <= 8 else f"{ranks[0]} and {len(ranks) - 1} more"
+
+
+def _where(rank: RankProgress) -> str:
+    parts = [repr(rank.phase)]
+    if rank.total:
+        parts.append(f"step {rank.step} of {rank.total}")
+    if rank.launches:
+        parts.append(f"launch {rank.launches}" + (f" ({rank.program!r})" if rank.program else ""))
+    return ", ".join(parts)

@@ -1,0 +1,75 @@
+"""Ranks that hang on a real cluster: named within the bound, their stacks kept, nothing of them left."""
+
+import json
+import signal
+import time
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.conftest import Cli, processes_of
+
+pytestmark = pytest.mark.cluster
+
+TRANSFORMER = ("submit", "transformer", "--set", "steps=100000", "--set", "eval_every=5", "--set", "mesh=data:2,model:2",
+               "--detach")  # fmt: skip
+
+
+def events(cli: Cli, job: str, kind: str) -> list[dict[str, Any]]:
+    lines = (cli.home / "jobs" / job / "events.jsonl").read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event["type"] == kind]
+
+
+def start(cli: Cli, job: str) -> dict[str, Any]:
+    """Starts a transformer and waits until it has made steps."""
+    cli(*TRANSFORMER, "--name", job)
+    return dict(cli.wait_for(lambda: _if_at_work(cli.json("status", job)), 120.0))
+
+
+def _if_at_work(status: dict[str, Any]) -> dict[str, Any] | None:
+    return status if status["ranks"] and all(rank["step"] for rank in status["ranks"]) else None
+
+
+def end_if_running(cli: Cli, job: str) -> None:
+    if cli.job(job)["state"] not in ("SUCCEEDED", "FAILED", "CANCELLED"):
+        cli("cancel", job)
+
+
+def test_a_frozen_rank_is_named_and_leaves_nothing(cli: Cli, cluster: str) -> None:
+    status = start(cli, "freezes")
+    victim = status["ranks"][1]["pid"]
+    started = time.monotonic()
+    psutil.Process(victim).send_signal(signal.SIGSTOP)
+    finding = cli.wait_for(lambda: events(cli, "freezes", "watchdog"), 20.0)[-1]
+    seconds = time.monotonic() - started
+    end_of_attempt = cli.wait_for(lambda: not psutil.pid_exists(victim), 10.0)
+    end_if_running(cli, "freezes")
+    assert end_of_attempt
+    assert (finding["finding"], finding["ranks"], finding["fatal"]) == ("silent", [1], True)
+    assert "its process is stopped (state T)" in finding["text"]
+    assert seconds < 15.0, "11 s on a quiet machine"
+    stacks = {rank: (cli.home / f"jobs/freezes/logs/attempt-1.rank-{rank}.stack.txt").read_text() for rank in (0, 1)}
+    assert "state T" in stacks[1] and "loop.py" in stacks[1]
+    assert "loop.py" in stacks[0]
+    assert "rank 0, kept from attempt 1" in cli("stacks", "freezes")
+    assert not {rank["pid"] for rank in status["ranks"]} & {p.pid for p in processes_of(cli.record(cluster))}
+
+
+def test_stacks_of_a_running_job_show_all_ranks_and_hold_nothing_up(cli: Cli, cluster: str) -> None:
+    start(cli, "looked-at")
+    out = cli("stacks", "looked-at")
+    for rank in (0, 1):
+        assert f"rank {rank} on host {cluster}-{rank}: process " in out
+    assert out.count("MainThread") == 2
+    assert out.count("loop.py") >= 2
+    before = cli.json("status", "looked-at")["ranks"][0]["step"]
+    cli.wait_for(lambda: cli.json("status", "looked-at")["ranks"][0]["step"] > before, 30.0)
+    assert events(cli, "looked-at", "watchdog") == []
+    cli("logs", "looked-at")  # the files of stacks lie beside the logs
+    cli("cancel", "looked-at")
+
+
+def test_stacks_of_what_does_not_run_are_refused_in_words(cli: Cli, cluster: str) -> None:
+    cli("submit", "psum-check", "--name", "over")
+    assert "has ended (SUCCEEDED), and no stacks of it were taken" in cli("stacks", "over", code=2)

@@ -1,0 +1,66 @@
+"""What an observer makes of what a rank's agent says, by its own clock."""
+
+from typing import Any
+
+from launcher.attempt import HostNews
+from launcher.gang_watch import GangWatch
+from launcher.timeline import Timeline
+
+
+def news(silent_s: float = 0.1, state: str = "S", **said: Any) -> HostNews:
+    place = {"phase": "run", "step": 1, "total": 99, "moves": 5, "launches": 3, "since": 0.0, "own_s": 0.0}
+    return HostNews(progress={"type": "progress", **place, **said}, silent_s=silent_s, state=state)
+
+
+def test_a_rank_stands_until_it_launches_or_moves() -> None:
+    timeline = Timeline(0, "h0", 100.0)
+    timeline.hear(101.0, news())
+    timeline.hear(104.0, news())
+    assert timeline.at(105.0).stood_s == 4.0
+    timeline.hear(106.0, news(launches=4))
+    assert timeline.at(107.0).stood_s == 1.0
+    timeline.hear(108.0, news(launches=4, moves=6, step=2))
+    assert (timeline.at(109.0).stood_s, timeline.at(109.0).step) == (1.0, 2)
+
+
+def test_the_silence_of_a_rank_is_not_that_of_its_host() -> None:
+    timeline = Timeline(0, "h0", 100.0)
+    assert timeline.at(130.0).host_silent_s == 0.0, "nobody has asked yet"
+    timeline.hear(130.0, news(silent_s=11.0, state="T"))
+    rank = timeline.at(132.0)
+    assert (rank.silent_s, rank.host_silent_s, rank.state) == (13.0, 2.0, "T")
+
+
+def test_an_observer_that_stood_still_blames_nobody() -> None:
+    timeline = Timeline(0, "h0", 100.0)
+    timeline.hear(101.0, news())
+    timeline.forgive(20.0)
+    rank = timeline.at(122.0)
+    assert (rank.host_silent_s, rank.stood_s) == (1.0, 1.0)
+
+
+def test_seconds_of_its_own_are_per_step_and_need_a_while_to_be_known() -> None:
+    timeline = Timeline(0, "h0", 0.0)
+    for second in range(1, 10):
+        timeline.hear(float(second), news(step=2 * second, own_s=0.5 * second))
+    assert timeline.at(9.0).own_step_s is None
+    for second in range(10, 60):
+        timeline.hear(float(second), news(step=2 * second, own_s=0.5 * second))
+    rank = timeline.at(60.0)
+    assert (rank.own_step_s, rank.own_share) == (0.25, 0.5)
+
+
+def test_a_finding_is_told_once_until_its_rank_has_moved() -> None:
+    watch = GangWatch(["h0", "h1"])
+    for rank in (0, 1):
+        watch.hear(rank, news())
+    assert watch.look() == []
+    watch.hear(1, news(silent_s=11.0))
+    assert [finding.kind for finding in watch.look()] == ["silent"]
+    assert watch.look() == []
+    watch.hear(1, news(moves=6))
+    assert watch.look() == []
+    watch.hear(1, news(moves=6, silent_s=11.0))
+    assert [finding.ranks for finding in watch.look()] == [(1,)]
+    watch.finish(1, ended=True)
+    assert watch.look() == []
