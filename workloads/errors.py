@@ -1,4 +1,4 @@
-"""The two ways in which a workload says no."""
+"""The ways in which a workload, or what watches over it, says no."""
 
 
 class ConfigError(ValueError):
@@ -10,3 +10,19 @@ class ConfigError(ValueError):
 
 class ReplicaDivergenceError(RuntimeError):
     """Copies of an array that must be equal differ; the message names leaf, devices, hosts and the vote."""
+
+
+class DisagreementError(RuntimeError):
+    """The ranks do not run the same thing; raised on all of them before a wrong answer can be accepted."""
+
+
+class ProgramMismatchError(DisagreementError):
+    """Ranks are about to compile different programs; names the odd ranks and the first differing line."""
+
+
+class LaunchOrderError(DisagreementError):
+    """Ranks have launched programs in different orders; names the first differing launch."""
+
+
+class EnvironmentMismatchError(DisagreementError):
+    """Ranks differ in versions, code, config, flags or devices; names what differs, and who is the odd one."""
