@@ -48,6 +48,8 @@ def run_assignment(assignment: Message, control: Control) -> Message:
     """Everything between the assignment and the result; returns the result as JSON."""
     import jax
 
+    from launcher.rank.agreement import agree_before_start
+    from launcher.rank.compile_cache import use_compile_cache
     from workloads.context import Context
     from workloads.exchange import Exchange
     from workloads.input_files import resolve_inputs
@@ -57,6 +59,7 @@ def run_assignment(assignment: Message, control: Control) -> Message:
     control.send({"type": "phase", "phase": "rendezvous"})
     for name, value in assignment["jax_config"].items():
         jax.config.update(name, value)
+    use_compile_cache(assignment.get("compile_cache"))
     rendezvous(assignment, control)
     control.send({"type": "joined", "num_devices": jax.device_count(), "local_devices": jax.local_device_count()})
     workload = find(assignment["workload"])
@@ -74,10 +77,12 @@ def run_assignment(assignment: Message, control: Control) -> Message:
         checkpoint_every=assignment["checkpoint_every"],
         check_every=assignment["check_every"],
     )
+    agree_before_start(assignment, config, context)
     control.send({"type": "phase", "phase": "load"})
     run = workload.run_function()
     control.send({"type": "phase", "phase": "run"})
     result = run(config, context)
+    context.agree("result")
     return {
         "metrics": {name: float(value) for name, value in result.metrics.items()},
         "diagnostics": result.diagnostics,

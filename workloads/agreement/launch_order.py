@@ -69,6 +69,18 @@ def describe_difference(place: int, entries: Mapping[int, str]) -> str:
     return f"launch {place + 1}: {first} where {' and '.join(others)}"
 
 
+def describe_counts(step: int, numbers: Mapping[int, int]) -> str:
+    """`launches at the report of step 13: rank 0 12, rank 1 11`.
+
+    Args:
+        step: the report's.
+        numbers: `{rank: how many it had launched}`.
+    """
+    return f"launches at the report of step {step}: " + ", ".join(
+        f"rank {rank} {number}" for rank, number in sorted(numbers.items())
+    )
+
+
 def append_run(runs: list[Run], entry: str, times: int = 1) -> None:
     """Adds an entry at the end."""
     if runs and runs[-1][0] == entry:

@@ -14,6 +14,7 @@ from workloads.agreement.launch_order import (
     Launches,
     Run,
     append_run,
+    describe_counts,
     describe_difference,
     first_difference,
     last_entries,
@@ -153,6 +154,5 @@ def count_difference(reports: Mapping[int, Mapping[int, int]]) -> str:
     for step in sorted(common):
         numbers = {rank: steps[step] for rank, steps in reports.items()}
         if len(set(numbers.values())) > 1:
-            each = ", ".join(f"rank {rank} {number}" for rank, number in sorted(numbers.items()))
-            return f"launches at the report of step {step}: {each}"
+            return describe_counts(step, numbers)
     return ""
