@@ -18,12 +18,13 @@ from typing import Any
 
 from launcher.attempt import AGENT_RESTARTED, HostFacts, HostNews, RankTask
 from launcher.code_copy import unpack
-from launcher.environment import flags_that_matter, rank_environment, versions
+from launcher.environment import flags_that_matter, rank_environment
 from launcher.host_attempt import HostAttempt
 from launcher.process_watch import end_with_parent
 from launcher.rank_process import RankProcess, keep
 from launcher.stacks import take_stacks
 from launcher.template_process import TemplateEndedError, TemplateProcess
+from workloads.versions import versions
 
 PROBE_TIMEOUT_S = 90.0
 

@@ -1,8 +1,6 @@
-"""What a host is made of: the versions installed there, and the variables that a rank process gets."""
+"""The variables that a rank process gets, and what a template imports."""
 
-import importlib.metadata
 import os
-import platform
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,18 +9,6 @@ from workloads.registry import WORKLOADS
 
 LEASE_S = 10.0
 NAMESPACE = "spmd-launch"  # of our actors in Ray
-PACKAGES_THAT_MATTER = ("jax", "jaxlib", "tfp-nightly", "flax", "optax", "orbax-checkpoint", "numpy", "ray")
-
-
-def versions() -> dict[str, str]:
-    """Python's version and those of the packages that decide what is computed; `-` where one is missing."""
-    found = {"python": platform.python_version()}
-    for package in PACKAGES_THAT_MATTER:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = "-"
-    return found
 
 
 def preimports() -> str:

@@ -11,7 +11,6 @@ from typing import Any
 
 from cluster.record import Cluster, cluster_names, running_clusters
 from launcher.code_copy import digest_code, pack, read_code, source_root
-from launcher.environment import versions
 from launcher.errors import UserError
 from launcher.faults import check_faults, parse_fault
 from launcher.job import NAME_RULE, InputFile, JobSpec, valid_name
@@ -21,6 +20,7 @@ from workloads.errors import ConfigError
 from workloads.layout import Layout
 from workloads.params import file_params, parse
 from workloads.registry import WorkloadSpec, find
+from workloads.versions import versions
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

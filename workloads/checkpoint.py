@@ -44,12 +44,14 @@ def save(context: Context, step: int, state: PyTree, metadata: dict[str, Any]) -
 
     Raises:
         TypeError: JSON cannot hold the metadata.
+        LaunchOrderError: the ranks have not launched the same until here.
     """
     import orbax.checkpoint as ocp
 
     json.dumps(metadata)  # raises before anything is written, not in one of Orbax's threads
     plain = jax.tree.map(_without_key_type, state)
     with context.phase("checkpoint"):
+        context.agree(f"checkpoint {step}")
         start = time.perf_counter()
         target = epath.Path(_absolute(context.storage)) / _names().build_name(step)
         if context.is_first:

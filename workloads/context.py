@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -12,6 +13,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh
 
+from workloads.agreement.launches import LaunchLog
+from workloads.agreement.program import Program
 from workloads.exchange import Exchange
 from workloads.integrity import Verdict, check_replicas
 
@@ -100,8 +103,26 @@ class Context:
         yield
         self.emit({"type": "phase", "phase": "run"})
 
-    def compile(self, name: str, function: Any, *args: Any) -> tuple[Callable[..., Any], float]:
+    @functools.cached_property
+    def launches(self) -> LaunchLog:
+        """What this rank has launched on several processes; readable from any thread."""
+        return LaunchLog(self.exchange.apart("launches"))
+
+    def agree(self, what: str) -> None:
+        """Makes sure that all ranks have launched the same programs in the same order; every rank must call it.
+
+        Args:
+            what: this meeting of the ranks, as `checkpoint 40`.
+
+        Raises:
+            LaunchOrderError: on every rank, naming the first differing launch.
+        """
+        self.launches.agree(what)
+
+    def compile(self, name: str, function: Any, *args: Any) -> tuple[Program, float]:
         """Compiles a jitted function for these arguments, so that compile time and run time are told apart.
+
+        Launch through what it returns: launches of programs that span processes are recorded and compared.
 
         Args:
             name: what the program is called in progress events.
@@ -113,7 +134,7 @@ class Context:
         """
         with self.phase(f"compile {name}"):
             start = time.perf_counter()
-            program = function.lower(*args).compile()
+            program = Program(name, function, args, self.launches)
             return program, time.perf_counter() - start
 
     def report(self, step: int, total: int, **metrics: float) -> None:
@@ -125,7 +146,8 @@ class Context:
             metrics: scalars, recorded in `metrics.jsonl` with the rank.
         """
         values = {name: float(value) for name, value in metrics.items()}
-        self.emit({"type": "report", "step": int(step), "total": int(total), "metrics": values})
+        launches = self.launches.report(int(step))
+        self.emit({"type": "report", "step": int(step), "total": int(total), "metrics": values, **launches})
 
     def inject(self, step: int, state: PyTree) -> PyTree:
         """Where faults asked for with `submit --inject` happen; call it after each `report`, and go on with the result.
@@ -144,8 +166,12 @@ class Context:
 
         Leaves may be sharded over all hosts in any way. Check the replicas of what is replicated first: a gather
         reads one copy and cannot see that another differs.
+
+        Raises:
+            LaunchOrderError: the ranks have not launched the same until here.
         """
         with self.phase("gather"):
+            self.agree("gather")
             return jax.tree.map(_gather_leaf, tree)
 
     def assert_replicas_equal(self, tree: PyTree, *, step: int) -> Verdict:
@@ -156,8 +182,10 @@ class Context:
 
         Raises:
             ReplicaDivergenceError: naming leaf, hosts and devices, and what a majority holds.
+            LaunchOrderError: the ranks have not launched the same until here.
         """
         with self.phase("replica check"):
+            self.agree(f"replica check {step}")
             verdict = check_replicas(tree, exchange=self.exchange, host=self.host, step=step)
         self.emit({"type": "verdict", **dataclasses.asdict(verdict)})
         verdict.raise_if_diverged()

@@ -1,4 +1,4 @@
-"""The ways in which a workload says no."""
+"""The ways in which a workload, or what watches over it, says no."""
 
 from typing import ClassVar
 
@@ -16,3 +16,21 @@ class ReplicaDivergenceError(RuntimeError):
     """Copies of an array that must be equal differ; the message names leaf, devices, hosts and the vote."""
 
     cause: ClassVar[str] = "diverged"
+
+
+class DisagreementError(RuntimeError):
+    """The ranks do not run the same thing; raised on all of them before a wrong answer can be accepted."""
+
+    cause: ClassVar[str] = "refused"
+
+
+class ProgramMismatchError(DisagreementError):
+    """Ranks are about to compile different programs; names the odd ranks and the first differing line."""
+
+
+class LaunchOrderError(DisagreementError):
+    """Ranks have launched programs in different orders; names the first differing launch."""
+
+
+class EnvironmentMismatchError(DisagreementError):
+    """Ranks differ in versions, code, config, flags or devices; names what differs, and who is the odd one."""

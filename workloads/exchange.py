@@ -6,6 +6,7 @@ A collective that one rank skips hangs all of them; a key that is never posted e
 import itertools
 import json
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from jax._src import distributed  # the key-value store has no public name; used in this file alone
@@ -18,36 +19,67 @@ class Exchange:
         rank: this process.
         num_ranks: how many take part; with one, nothing leaves the process.
         timeout_s: how long to wait for the slowest rank.
+        namespace: what keeps this exchange's rounds apart from those of others.
+        ranks: who takes part; by default all `num_ranks`.
     """
 
-    def __init__(self, rank: int, num_ranks: int, timeout_s: float = 300.0):
+    def __init__(
+        self,
+        rank: int,
+        num_ranks: int,
+        timeout_s: float = 300.0,
+        *,
+        namespace: str = "",
+        ranks: Sequence[int] | None = None,
+    ):
         self.rank = rank
         self.num_ranks = num_ranks
         self.timeout_s = timeout_s
+        self.namespace = namespace
+        self.ranks = tuple(range(num_ranks)) if ranks is None else tuple(sorted(ranks))
         self._round = itertools.count()
         self._last_key = ""
 
+    def apart(
+        self, namespace: str, *, ranks: Sequence[int] | None = None, timeout_s: float | None = None
+    ) -> "Exchange":
+        """An exchange with rounds of its own, which may run in another thread and in another order than this one's.
+
+        Args:
+            namespace: of the new one; equal on its ranks, and used for no other.
+            ranks: who takes part, this rank among them; by default those of this exchange.
+            timeout_s: by default that of this exchange.
+        """
+        return Exchange(
+            self.rank,
+            self.num_ranks,
+            self.timeout_s if timeout_s is None else timeout_s,
+            namespace=f"{self.namespace}{namespace}/",
+            ranks=self.ranks if ranks is None else ranks,
+        )
+
     def all_gather(self, topic: str, value: Any) -> list[Any]:
-        """Posts `value` and waits for everybody's.
+        """Posts `value` and waits for everybody's; they come in the order of `ranks`.
 
         Every rank must call this in the same order; the running number keeps two rounds of one topic apart.
 
         Raises:
             TimeoutError: naming the ranks that did not post within `timeout_s`.
         """
-        if self.num_ranks == 1:
+        if len(self.ranks) == 1:
             return [json.loads(json.dumps(value))]
         client = distributed.global_state.client
-        prefix = f"spmd-launch/{topic}/{next(self._round)}"
+        prefix = f"spmd-launch/{self.namespace}{topic}/{next(self._round)}"
         client.key_value_set(f"{prefix}/{self.rank}", json.dumps(value))
         start = time.monotonic()
         values: list[Any] = []
-        for rank in range(self.num_ranks):
+        for rank in self.ranks:
             remaining_s = max(0.001, start + self.timeout_s - time.monotonic())
             try:
                 values.append(json.loads(client.blocking_key_value_get(f"{prefix}/{rank}", int(1000 * remaining_s))))
             except RuntimeError as error:  # jaxlib's: DEADLINE_EXCEEDED, or the service is gone
-                missing = [rank, *(later for later in range(rank + 1, self.num_ranks) if not _posted(prefix, later))]
+                later_ranks = [later for later in self.ranks if later > rank]
+                missing = [rank, *(later for later in later_ranks if not _posted(prefix, later))]
                 raise TimeoutError(
                     f"rank {self.rank} waited {time.monotonic() - start:.1f} s for {topic!r} from rank(s) "
                     f"{', '.join(map(str, missing))}: {error}"

@@ -13,10 +13,10 @@ from launcher.attempt import HostFacts
 from launcher.cli.console import next_commands, show_json
 from launcher.cli.parity_table import parity_table
 from launcher.cli.status import cluster_status
-from launcher.environment import versions
 from launcher.errors import FailureError, UserError
 from launcher.parity import compare
 from launcher.protocol import Connection
+from workloads.versions import versions
 
 
 @click.command()

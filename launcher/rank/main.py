@@ -56,6 +56,8 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
     import jax
 
     from launcher.faults import Fault
+    from launcher.rank.agreement import agree_before_start
+    from launcher.rank.compile_cache import use_compile_cache
     from launcher.rank.inject import Injector
     from workloads.context import Context
     from workloads.exchange import Exchange
@@ -66,6 +68,7 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
     progress.emit({"type": "phase", "phase": "rendezvous"})
     for name, value in assignment["jax_config"].items():
         jax.config.update(name, value)
+    use_compile_cache(assignment.get("compile_cache"))
     rendezvous(assignment, control)
     control.send({"type": "joined", "num_devices": jax.device_count(), "local_devices": jax.local_device_count()})
     workload = find(assignment["workload"])
@@ -91,10 +94,12 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
         check_every=assignment["check_every"],
         on_step=injector,
     )
+    agree_before_start(assignment, config, context)
     progress.emit({"type": "phase", "phase": "load"})
     run = workload.run_function()
     progress.emit({"type": "phase", "phase": "run"})
     result = run(config, context, resume=assignment["resume"])
+    context.agree("result")
     return {
         "metrics": {name: float(value) for name, value in result.metrics.items()},
         "diagnostics": result.diagnostics,

@@ -49,7 +49,15 @@ def test_compile_tells_its_seconds_and_runs(context: Context, events: list[Event
 def test_report_is_json_of_plain_numbers(context: Context, events: list[Event]) -> None:
     context.report(np.int64(10), 100, loss=jnp.float32(0.5), accept=np.float64(0.25))
     assert json.loads(json.dumps(events)) == [
-        {"type": "report", "step": 10, "total": 100, "metrics": {"loss": 0.5, "accept": 0.25}}
+        {
+            "type": "report",
+            "step": 10,
+            "total": 100,
+            "metrics": {"loss": 0.5, "accept": 0.25},
+            "launches": 0,
+            "launch_hash": "0" * 64,
+            "tail": [],
+        }
     ]
 
 

@@ -67,10 +67,11 @@ def timed_steps(config: Config, context: Context, mesh: Mesh) -> tuple[float, ja
     shape = (mesh.size, size, size)
     key = context.base_key
     make = jax.jit(lambda: jax.random.normal(key, shape) / size**0.5, out_shardings=NamedSharding(mesh, P(AXIS)))
-    carried = jax.jit(lambda: jnp.eye(size), out_shardings=NamedSharding(mesh, P()))()
+    identity = jax.jit(lambda: jnp.eye(size), out_shardings=NamedSharding(mesh, P()))
+    carried = context.compile("identity", identity)[0]()
     if not config.steps:
         return 0.0, carried
-    local = make()
+    local = context.compile("matrices", make)[0]()
     program, _ = context.compile("step", step, local, carried)
     carried = jax.block_until_ready(program(local, carried))
     start = time.perf_counter()

@@ -54,7 +54,8 @@ def assess_posterior(config: Config, context: Context, model: Model, state: Stat
     """
     num_predictions = config.num_draws * config.num_chains
     of_average = jax.jit(lambda total, data: model.score(total / num_predictions, data))
-    scores = {name: float(score) for name, score in of_average(state["prediction_sum"], model.data).items()}
+    program, _ = context.compile("score", of_average, state["prediction_sum"], model.data)
+    scores = {name: float(score) for name, score in program(state["prediction_sum"], model.data).items()}
     gathered = context.gather(state["prediction_sum"]) / num_predictions
     mean_prediction = model.prediction.without_padding(gathered)
 

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from workloads import checkpoint
+from workloads.agreement.program import Program
 from workloads.context import Context
 from workloads.transformer.data import Text, train_batches, validation_batches
 from workloads.transformer.train import State, Trainer
@@ -21,7 +22,7 @@ class Programs:
     """What was compiled before the first step, and the seconds that it took."""
 
     init: Callable[..., State]
-    train: jax.stages.Compiled
+    train: Program
     evaluate: Callable[..., dict[str, jax.Array]]
     compile_s: float
 

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from workloads.agreement.program import Program
 from workloads.context import Context
 
 Curves = Mapping[str, np.ndarray]
@@ -73,14 +74,14 @@ def _plot(path: Path, name: str, label: str, train: Curves, validation: Curves) 
     return path
 
 
-def memory_table(context: Context, state: Mapping[str, Any], program: jax.stages.Compiled) -> list[dict[str, Any]]:
+def memory_table(context: Context, state: Mapping[str, Any], program: Program) -> list[dict[str, Any]]:
     """Bytes on every device of every host; every rank must call it.
 
     Returns:
         A row a device, in the order of the ranks: `host`, `device`, `params` and `opt` (their shards), `live` (all
         arrays), `temporary` (the training program's scratch space, from the compiler) and `peak` (None on CPU).
     """
-    temporary = program.memory_analysis().temp_size_in_bytes
+    temporary = program.compiled.memory_analysis().temp_size_in_bytes
     shares = {name: _bytes_by_device(jax.tree.leaves(state[name])) for name in ("params", "opt")}
     live = _bytes_by_device(jax.live_arrays())
     rows = [

@@ -1,0 +1,97 @@
+"""Compares what the ranks say they have launched, without their help: works while they hang, and needs no JAX."""
+
+import collections
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from workloads.agreement.launch_order import (
+    Launches,
+    Run,
+    append_run,
+    describe_counts,
+    describe_difference,
+    drop_first,
+    first_difference,
+    to_runs,
+)
+
+MAX_RUNS = 8192  # kept of a rank that is ahead of the others
+MAX_REPORTS = 8192
+
+
+class LaunchLedger:
+    """The launches of one attempt, rank by rank, as they become known.
+
+    A rank that is merely behind is no difference. Two ranks differ where one has launched another program than the
+    other at the same place, or where they have launched different numbers of programs at the report of the same step.
+
+    Attributes:
+        difference: the first difference that was found, in words; empty while there is none.
+    """
+
+    def __init__(self) -> None:
+        self.difference = ""
+        self._known: dict[int, Launches] = {}
+        self._digests: dict[int, dict[int, str]] = {}  # {number of launches: {rank: digest}}
+        self._reports: dict[tuple[int, int], dict[int, int]] = {}  # {(step, how often before): {rank: launches}}
+        self._times_reported: collections.Counter[tuple[int, int]] = collections.Counter()  # of (rank, step)
+
+    def hear_report(self, rank: int, report: Mapping[str, Any]) -> str:
+        """Takes a `report` event as a rank sent it; returns `difference`."""
+        step, launches = int(report["step"]), int(report["launches"])
+        time = self._times_reported[rank, step]
+        self._times_reported[rank, step] += 1
+        numbers = self._reports.setdefault((step, time), {})
+        numbers[rank] = launches
+        if len(self._reports) > MAX_REPORTS:
+            del self._reports[next(iter(self._reports))]
+        self.hear(rank, launches, str(report["launch_hash"]), report["tail"])
+        if not self.difference and len(set(numbers.values())) > 1:
+            self.difference = describe_counts(step, numbers)
+        return self.difference
+
+    def hear(self, rank: int, launches: int, digest: str, tail: Sequence[Sequence[object]]) -> str:
+        """Takes what a rank says at any other time, such as its watchdog while it hangs; returns `difference`.
+
+        Args:
+            rank: who.
+            launches: how many, since the start of the attempt.
+            digest: rolling sha256 over them.
+            tail: the last of them, as `[entry, times in a row]`; what is known already may be among them.
+        """
+        self._extend(rank, Launches(count=launches, digest=digest, runs=to_runs(tail)))
+        digests = self._digests.setdefault(launches, {})
+        digests[rank] = digest
+        if not self.difference:
+            found = first_difference({known: (log.start, log.runs) for known, log in self._known.items()})
+            if found is not None:
+                self.difference = describe_difference(*found)
+            elif len(set(digests.values())) > 1:  # in what was dropped to bound the memory
+                ranks = " and ".join(f"rank {known}" for known in sorted(digests))
+                self.difference = f"one of the first {launches} launches: {ranks} have launched different programs"
+        if not self.difference:
+            self._forget_common()
+        return self.difference
+
+    def _extend(self, rank: int, news: Launches) -> None:
+        known = self._known.get(rank, Launches(count=0, digest="", runs=()))
+        if rank in self._known and news.count <= known.count:
+            return  # older than what is known
+        runs: list[Run] = []
+        if news.start <= known.count:
+            runs = list(known.runs)
+            for entry, times in drop_first(news.runs, known.count - news.start):
+                append_run(runs, entry, times)
+        else:  # what lies between was never sent
+            runs = list(news.runs)
+        self._known[rank] = Launches(count=news.count, digest=news.digest, runs=tuple(runs[-MAX_RUNS:]))
+
+    def _forget_common(self) -> None:
+        """Drops what all ranks heard so far have been seen to agree upon."""
+        common = min(log.count for log in self._known.values())
+        if len(self._known) < 2:
+            return
+        for rank, log in self._known.items():
+            runs = tuple(drop_first(log.runs, common - log.start))
+            self._known[rank] = Launches(count=log.count, digest=log.digest, runs=runs)
+        self._digests = {number: ranks for number, ranks in self._digests.items() if number >= common}

@@ -1,0 +1,47 @@
+"""Between the rendezvous and the workload: do all ranks run the same code, config and programs?"""
+
+import dataclasses
+from typing import Any
+
+from launcher.code_copy import digest_code, read_code, source_root
+from launcher.rank.control import Message
+from workloads.agreement import programs
+from workloads.agreement.environment import check_environment, describe_environment
+from workloads.context import Context
+from workloads.params import file_params
+
+
+def agree_before_start(assignment: Message, config: Any, context: Context) -> None:
+    """Compares the environments of all ranks and puts the program barrier in; every rank must call it.
+
+    Args:
+        assignment: as the agent sent it; `program_barrier` (true if missing) says whether to compare programs.
+        config: the workload's, as resolved here.
+        context: this rank's.
+
+    Raises:
+        EnvironmentMismatchError: on every rank, naming what differs and where.
+    """
+    with context.phase("environment"):
+        extra = {
+            "code": digest_code(read_code(source_root())),
+            "config": shared_config(assignment, config),
+            "seed": context.seed,
+            "attempt": assignment["attempt_id"],
+            "workload": assignment["workload"],
+            "program barrier": assignment.get("program_barrier", True),
+        }
+        check_environment(describe_environment(extra), exchange=context.exchange, host=context.host)
+    if assignment.get("program_barrier", True):
+        programs.install(context.exchange, host=context.host, emit=context.emit)
+    else:
+        context.emit({"type": "barrier-off", "why": "switched off for this job"})
+
+
+def shared_config(assignment: Message, config: Any) -> dict[str, Any]:
+    """The config as it must be equal on all hosts: of a file its digest or its name as given, not where it lies."""
+    values = dataclasses.asdict(config)
+    for name in file_params(type(config)):
+        shipped = assignment["files"].get(name)
+        values[name] = shipped[0] if shipped else assignment["settings"].get(name)
+    return values

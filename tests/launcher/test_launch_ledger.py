@@ -1,0 +1,125 @@
+"""Launches compared from outside, as reports and heartbeats bring them."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from launcher.launch_ledger import LaunchLedger
+from workloads.agreement.launches import LaunchLog
+from workloads.exchange import Exchange
+
+
+def _log(entries: Sequence[str] = ()) -> LaunchLog:
+    log = LaunchLog(Exchange(0, 1))
+    for entry in entries:
+        log.record(entry)
+    return log
+
+
+def _report(log: LaunchLog, step: int) -> dict[str, object]:
+    return {"step": step, **log.report(step)}
+
+
+def test_a_rank_that_is_behind_is_no_difference() -> None:
+    ledger = LaunchLedger()
+    first, second = _log(["train"] * 3), _log(["train"])
+    assert ledger.hear_report(0, _report(first, 3)) == ""
+    assert ledger.hear_report(1, _report(second, 1)) == ""
+    second.record("train")
+    second.record("train")
+    assert ledger.hear_report(1, _report(second, 3)) == ""
+
+
+def test_the_first_differing_launch_is_named() -> None:
+    ledger = LaunchLedger()
+    first, second = _log(["init", *["train"] * 5, "validate", "train"]), _log(["init", *["train"] * 4, "validate"])
+    ledger.hear_report(0, _report(first, 6))
+    found = ledger.hear_report(1, _report(second, 4))
+    assert found == "launch 6: rank 0 launched 'train' where rank 1 launched 'validate'"
+    second.record("train")
+    assert ledger.hear_report(1, _report(second, 5)) == found, "the first difference stays"
+
+
+def test_a_majority_is_named_first() -> None:
+    ledger = LaunchLedger()
+    for rank, entry in ((1, "a"), (2, "a"), (0, "b")):
+        found = ledger.hear_report(rank, _report(_log([entry]), 1))
+    assert found == "launch 1: ranks 1, 2 launched 'a' where rank 0 launched 'b'"
+
+
+def test_programs_of_one_name_are_told_apart() -> None:
+    ledger = LaunchLedger()
+    ledger.hear_report(0, _report(_log(["train #aa"]), 1))
+    found = ledger.hear_report(1, _report(_log(["train #bb"]), 1))
+    assert found == "launch 1: rank 0 launched 'train #aa' where rank 1 launched 'train #bb'"
+
+
+def test_a_skipped_launch_of_the_one_program_shows_at_the_same_step() -> None:
+    ledger = LaunchLedger()
+    first, second = _log(["train"] * 13), _log(["train"] * 12)
+    ledger.hear_report(0, _report(first, 13))
+    assert ledger.hear_report(1, _report(second, 13)) == "launches at the report of step 13: rank 0 13, rank 1 12"
+
+
+def test_a_step_reported_again_is_compared_with_its_own_kind() -> None:
+    ledger = LaunchLedger()
+    logs = [_log(["train"]), _log(["train"])]
+    for rank, log in enumerate(logs):
+        ledger.hear_report(rank, _report(log, 1))
+        log.record("train")
+        ledger.hear_report(rank, _report(log, 1))
+    assert ledger.difference == ""
+
+
+def test_a_heartbeat_in_a_hang_is_enough() -> None:
+    ledger = LaunchLedger()
+    first, second = _log(["train", "train"]), _log(["train", "gather"])
+    for rank, log in enumerate((first, second)):
+        snapshot = log.snapshot()
+        found = ledger.hear(rank, snapshot.count, snapshot.digest, snapshot.runs)
+    assert found == "launch 2: rank 0 launched 'train' where rank 1 launched 'gather'"
+
+
+def test_news_may_come_late_twice_and_after_a_gap() -> None:
+    ledger = LaunchLedger()
+    first, second = _log(), _log()
+    for step in range(1, 40):
+        for log in (first, second):
+            log.record("train" if step % 2 else "validate")
+        ledger.hear_report(0, _report(first, step))
+        snapshot = second.snapshot()
+        ledger.hear(1, snapshot.count, snapshot.digest, snapshot.runs[-1:])  # less than has happened since
+        ledger.hear(1, snapshot.count, snapshot.digest, snapshot.runs)
+    assert ledger.difference == ""
+    first.record("a")
+    second.record("b")
+    for rank, log in enumerate((first, second)):
+        ledger.hear(rank, log.snapshot().count, log.snapshot().digest, [])  # nothing but the digest
+    assert ledger.difference.startswith("one of the first 40 launches: rank 0 and rank 1")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_interleavings_find_the_difference_and_nothing_else(seed: int) -> None:
+    """Three ranks at their own pace; one of them swaps two launches, or none does."""
+    rng = random.Random(seed)
+    entries = [rng.choice(["train", "train", "train", "validate", "gather"]) for _ in range(200)]
+    swapped = list(entries)
+    where = next(place for place in range(rng.randrange(150), 199) if entries[place] != entries[place + 1])
+    if seed % 2:
+        swapped[where : where + 2] = swapped[where + 1], swapped[where]
+    ledger, logs, done = LaunchLedger(), [_log() for _ in range(3)], [0, 0, 0]
+    while min(done) < len(entries):
+        rank = rng.choice([rank for rank in range(3) if done[rank] < len(entries)])
+        logs[rank].record((swapped if rank == 2 else entries)[done[rank]])
+        done[rank] += 1
+        if done[rank] % 7 == 0:
+            ledger.hear_report(rank, _report(logs[rank], done[rank]))
+        if rng.random() < 0.1:
+            snapshot = logs[rank].snapshot()
+            ledger.hear(rank, snapshot.count, snapshot.digest, snapshot.runs)
+    if seed % 2:
+        assert ledger.difference.startswith(f"launch {where + 1}: "), ledger.difference
+        assert "rank 2 launched" in ledger.difference
+    else:
+        assert ledger.difference == ""

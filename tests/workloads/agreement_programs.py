@@ -1,0 +1,180 @@
+"""Runs on ranks: programs and launches that agree, and ranks that go astray."""
+
+import threading
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from workloads.agreement import faults, programs
+from workloads.context import Context
+from workloads.errors import LaunchOrderError, ProgramMismatchError
+
+
+def _global(context: Context, length: int = 24, dtype: Any = np.float32) -> jax.Array:
+    mesh = context.mesh({"data": jax.device_count()})
+    value = np.arange(length, dtype=dtype)
+    return jax.make_array_from_callback(value.shape, NamedSharding(mesh, P("data")), value.__getitem__)
+
+
+def _mismatch(context: Context, function: Any, *args: Any) -> str:
+    """What compiling says on this rank."""
+    try:
+        jax.jit(function).lower(*args).compile()
+    except ProgramMismatchError as error:
+        return str(error)
+    return ""
+
+
+def mismatches(context: Context) -> dict[str, Any]:
+    """The last rank goes astray in every way, one after the other; what agrees must pass, before and after."""
+    barrier = programs.install(context.exchange, host=context.host, emit=context.emit)
+    assert barrier is not None
+    astray = context.rank == context.num_ranks - 1
+    x = _global(context)
+    constant = 3.0 if astray else 2.0
+    wide = _global(context, 48 if astray else 24)
+    halved = _global(context, dtype=np.float16 if astray else np.float32)
+    ops = jnp.sin if astray else jnp.cos
+    names = ["b", "a"] if astray else ["a", "b"]
+
+    def in_order(v: jax.Array) -> jax.Array:
+        for name in names:
+            v = v + 1 if name == "a" else v * 2
+        return v.sum()
+
+    def first(v: jax.Array) -> jax.Array:
+        return v.sum()
+
+    def second(v: jax.Array) -> jax.Array:
+        return v.max()
+
+    big = np.arange(100_000.0)
+    big[-7] += astray
+    result: dict[str, Any] = {"before": _mismatch(context, lambda v: v.sum(), x)}
+    result["constant"] = _mismatch(context, lambda v: (v * constant).sum(), x)
+    result["large constant"] = _mismatch(context, lambda v: (v.sum() * big).sum(), x)
+    result["op"] = _mismatch(context, lambda v: ops(v).sum(), x)
+    result["shape"] = _mismatch(context, lambda v: v.sum(), wide)
+    result["dtype"] = _mismatch(context, lambda v: v.sum(), halved)
+    result["order"] = _mismatch(context, in_order, x)
+    result["rank"] = _mismatch(context, lambda v: v.sum() + jax.process_index(), x)
+    result["name"] = _mismatch(context, second if astray else first, x)
+    if astray:
+        faults.change_next_program()
+    result["injected"] = _mismatch(context, lambda v: (v * 5.0).sum(), x)
+    result["after"] = _mismatch(context, lambda v: (v * 7.0).sum(), x)
+    result["count"] = barrier.count
+    programs.uninstall()
+    return result
+
+
+def local_and_threads(context: Context) -> dict[str, Any]:
+    """Rank 0 alone compiles local programs, in threads too, before and while all compile a common one; with times."""
+    barrier = programs.install(context.exchange, host=context.host, emit=context.emit)
+    assert barrier is not None
+    x = _global(context)
+
+    def compile_local() -> None:
+        for factor in range(5):
+            jax.jit(lambda v, factor=factor: v * factor)(jnp.arange(3.0))
+
+    threads = [threading.Thread(target=compile_local) for _ in range(3 if context.is_first else 0)]
+    if context.is_first:
+        compile_local()
+    for thread in threads:
+        thread.start()
+    total = float(jax.jit(lambda v: v.sum())(x))
+    for thread in threads:
+        thread.join(60.0)
+    part = None
+    if context.num_ranks > 2:  # a program of some ranks: the others do not take part
+        mesh = jax.sharding.Mesh([jax.devices()[0], jax.devices()[-1]], ("data",))
+        if context.rank in (0, context.num_ranks - 1):
+            array = jax.make_array_from_callback(
+                (2,), NamedSharding(mesh, P("data")), np.arange(2, dtype=np.float32).__getitem__
+            )
+            part = float(jax.jit(lambda v: v.sum())(array))
+    callback = float(jax.jit(lambda v: jax.pure_callback(lambda a: a, jax.ShapeDtypeStruct((), v.dtype), v.sum()))(x))
+    seconds = []
+    lowered = [jax.jit(lambda v, k=k: jnp.tanh(v * k).sum()).lower(x) for k in range(20)]
+    for one in lowered:
+        module, options = one.compiler_ir(), None
+        start = time.perf_counter()
+        barrier.check("timed", str(module), tuple(range(context.num_ranks)))
+        seconds.append(time.perf_counter() - start)
+        assert options is None
+    programs.uninstall()
+    return {"total": total, "part": part, "callback": callback, "ms": 1000 * min(seconds), "count": barrier.count}
+
+
+def absent(context: Context) -> str:
+    """Rank 1 never compiles the program."""
+    message = ""
+    if context.rank == 0:
+        exchange = context.exchange.apart("short", timeout_s=1.5)
+        programs.install(exchange, host=context.host, emit=context.emit)
+        try:
+            jax.jit(lambda v: v.sum()).lower(_global(context)).compile()
+        except TimeoutError as error:
+            message = str(error)
+        programs.uninstall()
+    context.exchange.all_gather("done", None)
+    return message
+
+
+def launches(context: Context, *, fault: str, step: int = 5, steps: int = 12) -> dict[str, Any]:
+    """Two programs, train and validate in turn; on the last rank something goes wrong at a step.
+
+    Returns:
+        The error, what the reports carried, and a snapshot.
+    """
+    x = _global(context)
+    train, _ = context.compile("train", jax.jit(lambda v: v + v.mean(), donate_argnums=0), x)
+    validate, _ = context.compile("validate", jax.jit(lambda v: v.max()), x)
+    message = ""
+    value = None
+    try:
+        for index in range(1, steps + 1):
+            if index == step and context.rank == context.num_ranks - 1:
+                if fault == "skip":
+                    context.launches.skip_next("train")
+                if fault == "swap":
+                    context.launches.swap_next()
+            if index == step and fault == "other":
+                programs.install(context.exchange, host=context.host, emit=context.emit)
+                context.launches.recompile_next(changed=context.rank == context.num_ranks - 1)
+            x = train(x)
+            if index % 3 == 0:
+                validate(x)
+            context.report(index, steps)
+        value = context.gather(x).tolist()
+    except (LaunchOrderError, ProgramMismatchError) as error:
+        message = str(error)
+        if fault == "skip" and context.rank == context.num_ranks - 1:
+            jax.block_until_ready(train(x))  # the collective that the other ranks still wait in, so that they can end
+    programs.uninstall()
+    snapshot = context.launches.snapshot()
+    return {"error": message, "value": value, "count": snapshot.count, "runs": snapshot.runs}
+
+
+def launch_cost(context: Context) -> dict[str, float]:
+    """Microseconds that recording adds to a launch, and those of an agreement."""
+    x = _global(context)
+    program, _ = context.compile("noop", jax.jit(lambda v: v), x)
+    rounds = []
+    for _ in range(5):
+        start = time.perf_counter()
+        for _ in range(1000):
+            context.launches.record(program.entry)
+        rounds.append((time.perf_counter() - start) / 1000)
+    meetings = []
+    for _ in range(30):
+        start = time.perf_counter()
+        context.agree("meeting")
+        meetings.append(time.perf_counter() - start)
+    return {"record_us": 1e6 * min(rounds), "agree_ms": 1000 * min(meetings)}

@@ -1,0 +1,149 @@
+"""The environment barrier: right after the rendezvous, every rank compares what it computes with and in.
+
+Another package version, flag, precision or code on one host changes results without changing any program's text; it
+is refused before anything is compiled.
+"""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from workloads.agreement.majority import name_ranks, vote
+from workloads.errors import EnvironmentMismatchError
+from workloads.exchange import Exchange
+from workloads.versions import versions
+
+VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "PYTHONHASHSEED", "NVIDIA_TF32_OVERRIDE")
+PREFIXES = ("JAX_",)
+# Where a host keeps things, and how it logs, shows in no result.
+PRIVATE_FLAGS = ("--xla_dump", "--xla_gpu_per_fusion_autotune_cache_dir", "--xla_gpu_cuda_data_dir")
+PRIVATE_OPTIONS = (
+    "jax_compilation_cache",
+    "jax_persistent_cache",
+    "jax_dump",
+    "jax_debug_log_modules",
+    "jax_logging_level",
+    "jax_log_compiles",
+    "jax_explain_cache_misses",
+    "jax_raise_persistent_cache_errors",
+    "jax_cuda_visible_devices",
+    "jax_rocm_visible_devices",
+    "jax_default_device",
+    "jax_cpu_collectives",
+)
+SHOWN_CHARACTERS = 160
+
+Environment = Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EnvironmentDifference:
+    """One thing that is not the same everywhere.
+
+    Attributes:
+        key: what differs, as `version jax`.
+        values: `{rank: what it has}`; `-` where it has none.
+    """
+
+    key: str
+    values: Mapping[int, str]
+
+    def sentence(self, hosts: Mapping[int, str]) -> str:
+        """`version jax: rank 1 (host-1) has 0.10.1, expected 0.10.2 as rank 0 (host-0)`."""
+        ballot = vote(self.values)
+        if ballot.has_majority:
+            expected = f"expected {self._show(ballot.groups[0])} as on {_named(ballot.groups[0], hosts)}"
+            odd = "; ".join(f"{_named(group, hosts)}: got {self._show(group)}" for group in ballot.groups[1:])
+            return f"{self.key}: {odd}, {expected}"
+        return f"{self.key}: " + "; ".join(f"{_named(group, hosts)}: {self._show(group)}" for group in ballot.groups)
+
+    def _show(self, group: Sequence[int]) -> str:
+        value = self.values[group[0]]
+        return value if len(value) <= SHOWN_CHARACTERS else f"{value[:SHOWN_CHARACTERS]}..."
+
+
+def describe_environment(extra: Mapping[str, Any]) -> dict[str, str]:
+    """What this process computes with: versions, variables, JAX's options, devices.
+
+    Args:
+        extra: more to compare, as `{"code": digest, "config": {...}, "seed": 0, "attempt": id}`; values that JSON
+            can hold, whose entries are compared one by one where they are dicts.
+
+    Returns:
+        `{what: value}`, flat.
+    """
+    flat = {f"version {name}": version for name, version in versions().items()}
+    for name, value in extra.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{name} {key}": _text(entry) for key, entry in value.items()}
+        else:
+            flat[name] = _text(value)
+    named = [name for name in os.environ if name in VARIABLES or name.startswith(PREFIXES)]
+    flat |= {f"variable {name}": _shared_flags(os.environ[name]) for name in named if not _is_private(name.lower())}
+    options: Mapping[str, Any] = jax.config.values  # every option, set by variable, by `update` or by default
+    flat |= {f"option {name}": _text(value) for name, value in options.items() if not _is_private(name)}
+    kinds = sorted({device.device_kind for device in jax.local_devices()})
+    return flat | {
+        "device kind": ", ".join(kinds),
+        "devices of the host": str(jax.local_device_count()),
+        "platform": jax.default_backend(),
+    }
+
+
+def check_environment(environment: Environment, *, exchange: Exchange, host: str) -> None:
+    """Refuses to go on where ranks differ; every rank must call it.
+
+    Args:
+        environment: as `describe_environment` gives it.
+        exchange: messages between all ranks.
+        host: this host's name.
+
+    Raises:
+        EnvironmentMismatchError: on every rank, naming each difference, the odd hosts, and expected against got.
+        TimeoutError: naming the ranks that did not come.
+    """
+    posts = exchange.all_gather("environment", [host, dict(environment)])
+    hosts = {rank: post[0] for rank, post in zip(exchange.ranks, posts, strict=True)}
+    differences = compare({rank: post[1] for rank, post in zip(exchange.ranks, posts, strict=True)})
+    if differences:
+        lines = "\n".join(f"  {difference.sentence(hosts)}" for difference in differences)
+        raise EnvironmentMismatchError(
+            f"the hosts do not run in the same environment; nothing has run:\n{lines}\n"
+            "Give every host the same packages, variables and files (`spmd-launch doctor` compares them)."
+        )
+
+
+def compare(environments: Mapping[int, Environment]) -> list[EnvironmentDifference]:
+    """What is not the same on all ranks, in the order of the names.
+
+    Args:
+        environments: `{rank: {what: value}}`.
+    """
+    keys = sorted({key for environment in environments.values() for key in environment})
+    found = []
+    for key in keys:
+        values = {rank: environment.get(key, "-") for rank, environment in environments.items()}
+        if len(set(values.values())) > 1:
+            found.append(EnvironmentDifference(key=key, values=values))
+    return found
+
+
+def _named(ranks: Sequence[int], hosts: Mapping[int, str]) -> str:
+    return f"{name_ranks(ranks)} ({', '.join(hosts[rank] for rank in ranks)})"
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith(PRIVATE_OPTIONS)
+
+
+def _shared_flags(value: str) -> str:
+    """XLA's flags without those that name a place on this host; other variables as they are."""
+    return " ".join(part for part in value.split() if not part.startswith(PRIVATE_FLAGS))
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)

@@ -1,0 +1,66 @@
+"""A compiled program whose launches are recorded."""
+
+import hashlib
+from typing import Any
+
+import jax
+
+from workloads.agreement.launches import LaunchLog
+
+
+class Program:
+    """What `Context.compile` returns: called as the compiled program is.
+
+    Attributes:
+        name: in the log of launches.
+        function, abstract_args: what it was compiled from.
+        compiled: JAX's; `compiled.memory_analysis()` and the like.
+        args_info, out_info: pytrees of shapes and dtypes of arguments (positional, keyword) and results.
+        spans_processes: whether it runs on devices of several processes; others' launches are not recorded.
+
+    Args:
+        name: as above.
+        function: made by `jax.jit`.
+        args: arrays, or `jax.ShapeDtypeStruct`s with shardings.
+        log: where launches are recorded.
+    """
+
+    def __init__(self, name: str, function: Any, args: tuple[Any, ...], log: LaunchLog):
+        lowered = function.lower(*args)
+        self.name = name
+        self.function = function
+        self.abstract_args = jax.tree.map(_abstract, args)  # no array is kept alive
+        self.compiled = lowered.compile()
+        self.args_info, self.out_info = lowered.args_info, lowered.out_info
+        self.spans_processes = spans_processes(self.compiled)
+        self._log = log
+        self.entry = name
+        if self.spans_processes:
+            # A name alone does not tell the programs of two compilations apart.
+            self.entry = f"{name} #{hashlib.sha256(lowered.as_text().encode()).hexdigest()[:12]}"
+            log.programs[name] = self
+
+    def __call__(self, *args: Any) -> Any:
+        """Launches it; returns when it is under way."""
+        if not self.spans_processes:
+            return self.compiled(*args)
+        log = self._log
+        if log.before_launch is not None:
+            log.before_launch(self.name)
+        if log.fault is not None:
+            return log.fault.launch(self, args, log)
+        log.record(self.entry)
+        return self.compiled(*args)
+
+
+def _abstract(leaf: Any) -> Any:
+    """What a leaf is lowered as; NumPy arrays and numbers stay what they are."""
+    if not isinstance(leaf, jax.Array):
+        return leaf
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding if leaf.committed else None)
+
+
+def spans_processes(compiled: jax.stages.Compiled) -> bool:
+    """Whether a program runs on devices of more than one process."""
+    shardings = jax.tree.leaves((compiled.input_shardings, compiled.output_shardings))
+    return len({device.process_index for sharding in shardings for device in sharding.device_set}) > 1
