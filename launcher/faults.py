@@ -38,8 +38,8 @@ KINDS: Mapping[str, Kind] = {
     "slow": Kind(meaning="each step takes longer by a factor from then on", options={"factor": "3"}),
     "skip-collective": Kind(meaning="the rank leaves out its next launch"),
     "swap-programs": Kind(meaning="the rank launches another program before its next one"),
-    "other-program": Kind(meaning="the rank compiles a slightly different program", options={}),
-    "other-env": Kind(meaning="the rank runs under another XLA flag"),
+    "other-program": Kind(meaning="the rank compiles a slightly different program"),
+    "other-env": Kind(meaning="the rank runs under another precision from its start"),
     "flip-bit": Kind(
         meaning="one bit of one copy of the state flips",
         where=DEVICE,
@@ -84,8 +84,9 @@ class Fault:
         return self.place // devices_per_host if KINDS[self.kind].where == DEVICE else self.place
 
     def due(self, rank: int, attempt: int, devices_per_host: int) -> bool:
-        """Whether this rank is to inject it in this attempt."""
-        return self.attempt in (None, attempt) and self.rank(devices_per_host) == rank
+        """Whether this rank takes part in it in this attempt."""
+        everyone = self.kind == "other-program"  # all compile anew, so that the barrier has something to compare
+        return self.attempt in (None, attempt) and (everyone or self.rank(devices_per_host) == rank)
 
 
 def parse_fault(text: str) -> Fault:

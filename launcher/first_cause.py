@@ -45,6 +45,8 @@ def first_cause(ends: Sequence[RankEnd]) -> FirstCause:
     during = f" during {first.phase!r}" if first.phase else ""
     if first.lost is not None:
         return FirstCause(sentence=f"{where} was lost{during}: {first.lost}", cause=Cause.PREEMPTED)
+    if first.differs is not None:
+        return FirstCause(sentence=f"ranks have launched different programs: {first.differs}", cause=Cause.REFUSED)
     if first.hung is not None:
         return FirstCause(sentence=f"{where} {first.hung}")
     if first.signal is not None:
@@ -66,6 +68,8 @@ def first_cause(ends: Sequence[RankEnd]) -> FirstCause:
 
 
 def _severity(end: RankEnd) -> int:
+    if end.differs is not None:
+        return -1
     if end.error is not None and end.error.get("cause", Cause.FAILURE) != Cause.FAILURE:
         return -1  # found by comparing the ranks
     if end.lost is not None or end.hung is not None:
@@ -77,7 +81,7 @@ def _severity(end: RankEnd) -> int:
 
 def _kind(end: RankEnd) -> tuple[object, ...]:
     error = (end.error["type"], end.error["message"]) if end.error else None
-    return (end.lost, end.hung, end.signal, error, end.exit_code)
+    return (end.lost, end.hung, end.differs, end.signal, error, end.exit_code)
 
 
 def _places(ends: Sequence[RankEnd]) -> str:

@@ -12,6 +12,7 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 from launcher.attempt import AGENT_RESTARTED, HostNews, RankTask
 from launcher.gang_watch import GangWatch
 from launcher.job import RankEnd
+from launcher.launch_ledger import LaunchLedger
 from launcher.rank.exit_codes import EXIT_PORT_LOST
 from launcher.rank_process import Message
 from launcher.stack_files import write_stacks
@@ -67,6 +68,7 @@ class Gang:
         self.bad_ends: list[RankEnd] = []
         self.port_lost = False
         self.watch = GangWatch(hosts)
+        self.ledger = LaunchLedger()
         self._hear = hear
         self._errors: dict[int, dict[str, str]] = {}
         self._failed = asyncio.Event()
@@ -151,9 +153,22 @@ class Gang:
             if news is None:
                 continue
             self.watch.hear(rank.rank, news)
+            self._compare_launches(rank, news)
             heard += len(news.events)
             for event in news.events:
                 self._handle(rank, dict(event))
+
+    def _compare_launches(self, rank: RankStatus, news: HostNews) -> None:
+        """Out of band, so that it works while the ranks hang in collectives that do not belong together."""
+        known = self.ledger.difference
+        for event in news.events:
+            if event["type"] == "report":
+                self.ledger.hear_report(rank.rank, event)
+        if news.progress is not None and "tail" in news.progress:
+            latest = news.progress
+            self.ledger.hear(rank.rank, latest["launches"], latest["launch_hash"], latest["tail"])
+        if self.ledger.difference and not known:
+            self._end_badly(rank, differs=self.ledger.difference)
 
     async def _ask(self, rank: RankStatus, heard: int) -> HostNews | None:
         """One question to an agent; None: no answer, which may mean a cut of the network that passes."""

@@ -117,6 +117,7 @@ class RankEnd:
             `launcher.recovery.Cause`) and `suspects`, hosts.
         lost: why nothing is known of its end, if its host cannot be reached.
         hung: what the watchdog found, if the rank was ended because it made no progress.
+        differs: where its launches part from the other ranks'.
         phase: what it was doing.
         order: position in the order in which the ends became known; the first has the lowest.
     """
@@ -128,6 +129,7 @@ class RankEnd:
     error: Mapping[str, Any] | None = None
     lost: str | None = None
     hung: str | None = None
+    differs: str | None = None
     phase: str = ""
     order: int = 0
 

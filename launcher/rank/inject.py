@@ -43,6 +43,7 @@ class Injector:
         self._storage = storage
         self._log = log
         self._say = say
+        self.launches: Any = None  # the context's log, once there is one
         self._slow_factor = 1.0
         self._last = time.monotonic()
 
@@ -66,6 +67,9 @@ class Injector:
             "slow": lambda: self._slow_down(float(fault.options["factor"])),
             "corrupt-checkpoint": self._damage_newest_checkpoint,
             "disk-full": lambda: _limit_files(self._log.stat().st_size + DISK_SPARE_BYTES),
+            "skip-collective": lambda: self.launches.skip_next(self._last_program()),
+            "swap-programs": lambda: self.launches.swap_next(),  # noqa: PLW0108 - there is no log yet where it is not due
+            "other-program": lambda: self.launches.recompile_next(changed=fault.place == self._rank),
             "kill-agent": lambda: _ancestor(AGENT).kill(),
             "kill-raylet": lambda: _ancestor(RAYLET).kill(),
             "kill-holder": lambda: _ancestor(HOLDER).kill(),
@@ -73,6 +77,18 @@ class Injector:
         }
         actions[fault.kind]()
         return state
+
+    def _last_program(self) -> str:
+        """Name of the program, among those that span processes, that was launched last.
+
+        Raises:
+            RuntimeError: there is none.
+        """
+        for name, _ in reversed(self.launches.snapshot().runs):
+            known = [program.name for program in self.launches.programs.values() if program.entry == name]
+            if known:
+                return str(known[0])
+        raise RuntimeError("--inject skip-collective: this workload has launched no program that spans processes")
 
     def _slow_down(self, factor: float) -> None:
         self._slow_factor = factor

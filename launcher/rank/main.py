@@ -68,6 +68,9 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
     progress.emit({"type": "phase", "phase": "rendezvous"})
     for name, value in assignment["jax_config"].items():
         jax.config.update(name, value)
+    faults = [Fault.from_json(fault) for fault in assignment["faults"]]
+    if any(fault.kind == "other-env" for fault in faults):
+        jax.config.update("jax_default_matmul_precision", "bfloat16")
     use_compile_cache(assignment.get("compile_cache"))
     rendezvous(assignment, control)
     control.send({"type": "joined", "num_devices": jax.device_count(), "local_devices": jax.local_device_count()})
@@ -75,7 +78,7 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
     config_class = workload.config_class()
     config: Any = parse(config_class, resolve_inputs(file_params(config_class), assignment["settings"]))
     injector = Injector(
-        [Fault.from_json(fault) for fault in assignment["faults"]],
+        faults,
         rank=assignment["rank"],
         storage=assignment["storage"],
         log=Path(assignment["log"]),
@@ -94,6 +97,8 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
         check_every=assignment["check_every"],
         on_step=injector,
     )
+    injector.launches = context.launches
+    progress.launches = lambda: launches_so_far(context)
     agree_before_start(assignment, config, context)
     progress.emit({"type": "phase", "phase": "load"})
     run = workload.run_function()
@@ -105,6 +110,14 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
         "diagnostics": result.diagnostics,
         "result_digest": result.result_digest,
     }
+
+
+def launches_so_far(context: Any) -> Message:
+    """What the progress thread tells of the launches, while the main thread may hang in one."""
+    found = context.launches.snapshot()
+    runs = [list(run) for run in found.runs]
+    name = str(runs[-1][0]) if runs else ""
+    return {"launches": found.count, "program": name, "launch_hash": found.digest, "tail": runs}
 
 
 def rendezvous(assignment: Message, control: Control) -> None:

@@ -12,8 +12,8 @@ from tests.conftest import Cli, processes_of
 
 pytestmark = pytest.mark.cluster
 
-TRANSFORMER = ("submit", "transformer", "--set", "steps=100000", "--set", "eval_every=5", "--set", "mesh=data:2,model:2",
-               "--detach")  # fmt: skip
+TRANSFORMER = ("submit", "transformer", "--set", "steps=100000", "--set", "eval_every=5", "--set",
+               "mesh=data:2,model:2", "--detach")  # fmt: skip
 
 
 def events(cli: Cli, job: str, kind: str) -> list[dict[str, Any]]:

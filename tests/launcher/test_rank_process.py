@@ -55,8 +55,8 @@ class Host:
             "type": "assign", "workload": "psum-check", "settings": settings or {}, "rank": 0, "num_ranks": 1,
             "seed": 0, "host": "h0", "address": "127.0.0.1", "output": str(self.folder / "output"),
             "storage": str(self.folder), "log": str(self.log), "jax_config": {}, "checkpoint_every": 0,
-            "check_every": 0, "attempt": 1, "attempt_id": "t.1.0", "resume": False, "keep": 3, "faults": [], "files": {},
-            "program_barrier": True,
+            "check_every": 0, "attempt": 1, "attempt_id": "t.1.0", "resume": False, "keep": 3, "faults": [],
+            "files": {}, "program_barrier": True,
         }  # fmt: skip
 
     async def start(self, code: str) -> RankProcess:
