@@ -35,6 +35,9 @@ class Context:
         emit: receives progress events (dicts that JSON can hold); never blocks on another rank.
         checkpoint_every: steps between checkpoints; 0: only at the end.
         check_every: steps between replica checks; 0: only at the end.
+        attempt: the job's how-manieth; an older one may write no checkpoint, see `workloads.fence`.
+        attempt_id: unique for ever; names of files that two attempts must not share contain it.
+        keep: how many of the newest good checkpoints stay.
     """
 
     rank: int
@@ -47,6 +50,9 @@ class Context:
     emit: Callable[[Event], None]
     checkpoint_every: int = 0
     check_every: int = 0
+    attempt: int = 1
+    attempt_id: str = "local"
+    keep: int = 3
 
     @classmethod
     def local(
@@ -97,6 +103,11 @@ class Context:
         self.emit({"type": "phase", "phase": name})
         yield
         self.emit({"type": "phase", "phase": "run"})
+
+    def log(self, text: str) -> None:
+        """One line in this rank's log; that it cannot be written (a full disk) is no reason to stop."""
+        with contextlib.suppress(OSError):
+            print(f"spmd-launch: {text}", flush=True)
 
     def compile(self, name: str, function: Any, *args: Any) -> tuple[Callable[..., Any], float]:
         """Compiles a jitted function for these arguments, so that compile time and run time are told apart.

@@ -1,4 +1,4 @@
-"""The two ways in which a workload says no."""
+"""The ways in which a workload says no."""
 
 
 class ConfigError(ValueError):
@@ -10,3 +10,7 @@ class ConfigError(ValueError):
 
 class ReplicaDivergenceError(RuntimeError):
     """Copies of an array that must be equal differ; the message names leaf, devices, hosts and the vote."""
+
+
+class FencedError(RuntimeError):
+    """A newer attempt of this job has begun: what this one would write must not count. The message names both."""
