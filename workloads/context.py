@@ -39,6 +39,9 @@ class Context:
         checkpoint_every: steps between checkpoints; 0: only at the end.
         check_every: steps between replica checks; 0: only at the end.
         on_step: see `inject`.
+        attempt: the job's how-manieth; an older one may write no checkpoint, see `workloads.fence`.
+        attempt_id: unique for ever; names of files that two attempts must not share contain it.
+        keep: how many of the newest good checkpoints stay.
     """
 
     rank: int
@@ -52,6 +55,9 @@ class Context:
     checkpoint_every: int = 0
     check_every: int = 0
     on_step: Callable[[int, PyTree], PyTree] = lambda step, state: state
+    attempt: int = 1
+    attempt_id: str = "local"
+    keep: int = 3
 
     @classmethod
     def local(
@@ -102,6 +108,11 @@ class Context:
         self.emit({"type": "phase", "phase": name})
         yield
         self.emit({"type": "phase", "phase": "run"})
+
+    def log(self, text: str) -> None:
+        """One line in this rank's log; that it cannot be written (a full disk) is no reason to stop."""
+        with contextlib.suppress(OSError):
+            print(f"spmd-launch: {text}", flush=True)
 
     @functools.cached_property
     def launches(self) -> LaunchLog:

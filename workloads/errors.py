@@ -34,3 +34,9 @@ class LaunchOrderError(DisagreementError):
 
 class EnvironmentMismatchError(DisagreementError):
     """Ranks differ in versions, code, config, flags or devices; names what differs, and who is the odd one."""
+
+
+class FencedError(RuntimeError):
+    """A newer attempt of this job has begun: what this one would write must not count. The message names both."""
+
+    cause: ClassVar[str] = "refused"

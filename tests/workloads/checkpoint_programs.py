@@ -1,5 +1,7 @@
 """Runs on ranks: saves a state, or restores it, on whatever layout the test asks for."""
 
+import resource
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -9,6 +11,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from workloads import checkpoint
 from workloads.context import Context
+from workloads.errors import FencedError, ReplicaDivergenceError
+from workloads.fence import write_fence
 from workloads.result import digest_arrays
 
 
@@ -59,28 +63,96 @@ def digest(context: Context, state: Any) -> str:
 
 
 def save(context: Context, axes: dict[str, int], steps: list[int]) -> dict[str, Any]:
-    state = make(context, axes)
-    paths = [checkpoint.save(context, step, state, {"step": step, "words": ["a", "é"]}) for step in steps]
-    return {"digest": digest(context, state), "paths": paths, "latest": checkpoint.latest_step(context.storage)}
+    """One save after the other; the arrays are donated and the NumPy array is changed while the save is under way."""
+    saver = checkpoint.Saver(context)
+    forget = jax.jit(lambda arrays: jax.tree.map(lambda leaf: leaf * 0, arrays), donate_argnums=0)
+    for step in steps:
+        state = make(context, axes)
+        expected = digest(context, state)
+        saver.save(step, state, {"step": step, "words": ["a", "é"]})
+        forget({name: state[name] for name in ("rows", "both", "copies", "moments", "half")})
+        state["host"] += 1
+    newest = saver.wait()
+    return {"digest": expected, "newest": newest, "latest": checkpoint.latest_step(context.storage)}
 
 
-def restore(context: Context, axes: dict[str, int], step: int | None) -> dict[str, Any]:
-    """Restores like the shapes and shardings alone, and draws from the restored key."""
+def restore(context: Context, axes: dict[str, int], step: int | None) -> dict[str, Any] | None:
+    """Restores like the shapes and shardings alone, and draws from the restored key; None: nothing good."""
     state = make(context, axes)
 
     def abstract(leaf: Any) -> Any:
         is_array = isinstance(leaf, jax.Array)
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding) if is_array else leaf
 
-    found_step, found, metadata = checkpoint.restore(context.storage, step, jax.tree.map(abstract, state))
+    restored = checkpoint.restore(context, lambda *_: jax.tree.map(abstract, state), step)
+    if restored is None:
+        return None
+    found = restored.state
     shardings = {name: found[name].sharding == state[name].sharding for name in ("rows", "both", "keys")}
     draw = jax.jit(jax.random.normal)
-    same_draw = float(draw(found["key"])) == float(draw(state["key"]))
     return {
-        "step": found_step,
+        "step": restored.step,
         "digest": digest(context, found),
-        "metadata": metadata,
+        "metadata": restored.metadata,
         "shardings": shardings,
-        "same_draw": same_draw,
+        "same_draw": float(draw(found["key"])) == float(draw(state["key"])),
         "types": [type(found["host"]).__name__, type(found["moments"]).__name__],
     }
+
+
+def full_disk(context: Context, full_on: list[int]) -> list[int | None]:
+    """Saves 10, 20 and 30; at 20 some ranks can write no file of more than 20 kB (a real write error).
+
+    Returns:
+        The newest step after each save.
+    """
+    saver = checkpoint.Saver(context)
+    sharding = NamedSharding(context.mesh({"a": 2, "b": 2}), PartitionSpec("a", "b"))
+    noise = jax.jit(lambda: jax.random.normal(jax.random.key(0), (256, 256)), out_shardings=sharding)()
+    latest = []
+    for step in (10, 20, 30):
+        if step == 20 and context.rank in full_on:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+        saver.save(step, {"noise": noise}, {})
+        saver.wait()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        latest.append(checkpoint.latest_step(context.storage))
+        context.exchange.all_gather("saved", step)
+    return latest
+
+
+def fenced_while_saving(context: Context) -> dict[str, Any]:
+    """A newer attempt begins between the copy and the commit; then the old one tries once more."""
+    saver = checkpoint.Saver(context)
+    saver.save(10, make(context, {"a": 2, "b": 2}), {})
+    saver.wait()
+    said = []
+    if context.is_first:
+        hold = saver._thread.submit(write_fence, context.storage, 2, "second")  # before the commit, in its thread
+    saver.save(20, make(context, {"a": 2, "b": 2}), {})
+    if context.is_first:
+        hold.result(60)
+    for step in (None, 30):
+        try:
+            if step:
+                saver.save(step, make(context, {"a": 2, "b": 2}), {})
+            saver.wait()
+        except FencedError as error:
+            said.append(str(error))
+    return {"said": said, "latest": checkpoint.latest_step(context.storage)}
+
+
+def diverged(context: Context) -> str:
+    """Rank 1 holds another copy of a replicated array: nothing may be saved."""
+    mesh = context.mesh({"a": jax.device_count()})
+    local = [jax.device_put(np.full(4, 1.0 + context.rank), device) for device in jax.local_devices()]
+    copies = jax.make_array_from_single_device_arrays((4,), NamedSharding(mesh, PartitionSpec()), local)
+    try:
+        checkpoint.save(context, 1, {"w": copies}, {})
+    except ReplicaDivergenceError as error:
+        return f"{error} {checkpoint.latest_step(context.storage)}"
+    return "saved"
+
+
+def folders(context: Context) -> list[str]:
+    return sorted(path.name for path in Path(context.storage).iterdir())

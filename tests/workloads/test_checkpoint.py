@@ -1,6 +1,8 @@
 """Checkpoints: whole or invisible, bit-exact on another layout, and refused in words where they do not fit."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,49 +11,106 @@ import pytest
 
 from tests.ranks import run_ranks
 from workloads import checkpoint
+from workloads.checkpoint.folders import StepFolder, superseded
 from workloads.context import Context
+from workloads.durable import as_path
+from workloads.errors import FencedError
+from workloads.fence import write_fence
 
 PROGRAMS = "tests.workloads.checkpoint_programs"
+AXES = {"a": 2, "b": 2}
 
 
-def _state() -> dict[str, object]:
+def _state() -> dict[str, Any]:
     return {"w": jnp.arange(6.0).reshape(2, 3), "key": jax.random.key(3), "host": np.arange(4), "count": 7}
 
 
+def _restore(context: Context, step: int | None = None, state: Any = None) -> checkpoint.Restored | None:
+    return checkpoint.restore(context, lambda *_: state or _state(), step)
+
+
 @pytest.fixture
-def context(tmp_path: Path) -> Context:
-    return Context.local(tmp_path)
+def events() -> list[dict[str, Any]]:
+    return []
 
 
-def test_saved_on_2x2_and_restored_on_1x4_bit_for_bit(tmp_path: Path) -> None:
-    saved_in, restored_in = tmp_path / "saved", tmp_path / "restored"
-    saved_in.mkdir(), restored_in.mkdir()
-    axes = {"a": 2, "b": 2}
-    saved = run_ranks(f"{PROGRAMS}:save", num_hosts=2, devices_per_host=2, folder=saved_in, axes=axes, steps=[5, 10])
-    assert saved[0] == saved[1]
-    assert saved[0]["latest"] == 10
-    (saved_in / "storage").rename(restored_in / "storage")
-    arguments = {"axes": {"a": 4, "b": 1}, "step": None}
-    (found,) = run_ranks(f"{PROGRAMS}:restore", num_hosts=1, devices_per_host=4, folder=restored_in, **arguments)
-    assert found["step"] == 10
-    assert found["digest"] == saved[0]["digest"]
-    assert found["metadata"] == {"step": 10, "words": ["a", "é"]}
-    assert all(found["shardings"].values())
-    assert found["same_draw"]
-    assert found["types"] == ["ndarray", "Moments"]
+@pytest.fixture
+def context(tmp_path: Path, events: list[dict[str, Any]]) -> Context:
+    return Context.local(tmp_path, emit=events.append)
 
 
-def test_event_says_step_path_bytes_and_seconds(tmp_path: Path) -> None:
-    events: list[dict] = []
-    context = Context.local(tmp_path, emit=events.append)
+def _of_type(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [event for event in events if event["type"] == kind]
+
+
+def _events(folder: Path, rank: int, kind: str) -> list[dict[str, Any]]:
+    return _of_type(json.loads((folder / f"value-{rank}.json").read_text())["events"], kind)
+
+
+# --- layouts
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
+    """Steps 5, 10 and 15 on two hosts of two devices: what they say, and the storage."""
+    folder = tmp_path_factory.mktemp("saved")
+    values = run_ranks(
+        f"{PROGRAMS}:save", num_hosts=2, devices_per_host=2, folder=folder, axes=AXES, steps=[5, 10, 15],
+        context={"keep": 2},
+    )  # fmt: skip
+    assert values[0] == values[1]
+    assert [event["step"] for event in _events(folder, 0, "checkpoint")] == [5, 10, 15]
+    return values[0], folder / "storage"
+
+
+@pytest.mark.parametrize(("num_hosts", "axes"), [(1, {"a": 4, "b": 1}), (2, {"a": 1, "b": 4}), (1, {"a": 1, "b": 1})])
+def test_saved_on_2x2_and_restored_elsewhere_bit_for_bit(
+    saved: tuple[dict[str, Any], Path], tmp_path: Path, num_hosts: int, axes: dict[str, int]
+) -> None:
+    said, storage = saved
+    assert said["latest"] == 15
+    (tmp_path / "storage").symlink_to(storage)
+    devices = axes["a"] * axes["b"] // num_hosts
+    ranks = run_ranks(
+        f"{PROGRAMS}:restore", num_hosts=num_hosts, devices_per_host=devices, folder=tmp_path, axes=axes, step=None
+    )
+    for found in ranks:
+        assert found["step"] == 15
+        assert found["digest"] == said["digest"], "saved as it was, though donated and changed meanwhile"
+        assert found["metadata"] == {"step": 15, "words": ["a", "é"]}
+        assert all(found["shardings"].values())
+        assert found["same_draw"]
+        assert found["types"] == ["ndarray", "Moments"]
+
+
+def test_the_newest_steps_are_kept(saved: tuple[dict[str, Any], Path]) -> None:
+    folders = sorted(path.name[:13] for path in saved[1].iterdir())
+    assert folders == ["step_00000010", "step_00000015"]
+
+
+# --- one process
+
+
+def test_event_says_step_path_bytes_and_seconds(context: Context, events: list[dict[str, Any]]) -> None:
     path = checkpoint.save(context, 40, _state(), {})
-    (event,) = [event for event in events if event["type"] == "checkpoint"]
-    assert event["step"] == 40
-    assert event["path"] == path
+    (event,) = _of_type(events, "checkpoint")
+    assert (event["step"], event["path"]) == (40, path)
     assert event["bytes"] == 6 * 4 + 2 * 4 + 4 * 8 + 8
-    assert event["seconds"] > 0
+    assert 0 < event["blocked_s"] <= event["seconds"]
     assert events[0] == {"type": "phase", "phase": "checkpoint"}
     assert Path(path).is_dir()
+
+
+def test_manifest_says_who_wrote_what(context: Context) -> None:
+    path = checkpoint.save(context, 40, _state(), {"config": {"width": 3}})
+    manifest = json.loads((Path(path) / "manifest.json").read_text())
+    assert (manifest["step"], manifest["attempt"], manifest["attempt_id"], manifest["seed"]) == (40, 1, "local", 0)
+    assert manifest["metadata"] == {"config": {"width": 3}}
+    assert len(manifest["config_sha256"]) == 64
+    assert manifest["leaves"]["w"]["dtype"] == "float32" and manifest["leaves"]["w"]["shape"] == [2, 3]
+    on_disk = {str(file.relative_to(path)): file.stat().st_size for file in Path(path).rglob("*") if file.is_file()}
+    del on_disk["manifest.json"]
+    assert {name: facts["size"] for name, facts in manifest["files"].items()} == on_disk
 
 
 def test_a_step_that_is_there_is_replaced_and_others_stay(context: Context) -> None:
@@ -59,21 +118,29 @@ def test_a_step_that_is_there_is_replaced_and_others_stay(context: Context) -> N
     checkpoint.save(context, 2, _state(), {"by": "first"})
     checkpoint.save(context, 2, {**_state(), "count": 8}, {"by": "second"})
     assert checkpoint.latest_step(context.storage) == 2
-    assert checkpoint.restore(context.storage, 1, _state())[2] == {"by": "first"}
-    step, state, metadata = checkpoint.restore(context.storage, None, _state())
-    assert (step, state["count"], metadata) == (2, 8, {"by": "second"})
-    np.testing.assert_array_equal(state["w"], _state()["w"])
-    assert jax.random.key_impl(state["key"]) == jax.random.key_impl(_state()["key"])
+    first, second = _restore(context, 1), _restore(context)
+    assert first and first.metadata == {"by": "first"}
+    assert second and (second.step, second.state["count"], second.metadata) == (2, 8, {"by": "second"})
+    np.testing.assert_array_equal(second.state["w"], _state()["w"])
+    assert jax.random.key_impl(second.state["key"]) == jax.random.key_impl(_state()["key"])
+    assert len(list(Path(context.storage).iterdir())) == 2
 
 
-def test_a_half_written_step_cannot_be_seen_and_is_no_obstacle(context: Context) -> None:
+def test_a_half_written_step_is_named_and_skipped_and_removed_by_the_next_save(
+    context: Context, events: list[dict[str, Any]]
+) -> None:
     checkpoint.save(context, 1, _state(), {})
-    path = Path(checkpoint.save(context, 2, _state(), {}))
-    half = path.rename(path.with_name(f"{path.name}.orbax-checkpoint-tmp"))  # what a kill during a save leaves
-    (half / "state" / "_METADATA").unlink()
+    half = Path(checkpoint.save(context, 2, _state(), {}))
+    (half / "manifest.json").unlink()  # what a kill during a save leaves
     assert checkpoint.latest_step(context.storage) == 1
-    checkpoint.save(context, 2, _state(), {})
-    assert checkpoint.restore(context.storage, None, _state())[0] == 2
+    found = _restore(context)
+    assert found and found.step == 1
+    (skipped,) = _of_type(events, "checkpoint-skipped")
+    assert (skipped["step"], skipped["path"], skipped["why"]) == (
+        2, str(half), "half-written: it has no manifest.json"
+    )  # fmt: skip
+    checkpoint.save(context, 3, _state(), {})
+    assert not half.exists()
 
 
 def test_metadata_that_json_cannot_hold_is_refused_before_anything_is_written(context: Context) -> None:
@@ -82,13 +149,17 @@ def test_metadata_that_json_cannot_hold_is_refused_before_anything_is_written(co
     assert not Path(context.storage).exists()
 
 
-def test_nothing_there_is_none_and_a_missing_step_names_what_there_is(context: Context) -> None:
+def test_nothing_there_is_said_and_a_missing_step_names_what_there_is(
+    context: Context, events: list[dict[str, Any]]
+) -> None:
     assert checkpoint.latest_step(context.storage) is None
-    with pytest.raises(FileNotFoundError, match=r"no checkpoint under .*steps there: none"):
-        checkpoint.restore(context.storage, None, _state())
+    assert checkpoint.resume(context, lambda *_: _state()) is None
+    assert events[-1] == {"type": "resumed", "step": 0, "path": "", "why": "from step 0: no checkpoint"}
     checkpoint.save(context, 3, _state(), {})
-    with pytest.raises(FileNotFoundError, match=r"no checkpoint of step 4 .*steps there: 3"):
-        checkpoint.restore(context.storage, 4, _state())
+    with pytest.raises(FileNotFoundError, match=r"no good checkpoint of step 4 .*steps there: 3"):
+        _restore(context, 4)
+    found = checkpoint.resume(context, lambda *_: _state())
+    assert found and events[-1] == {"type": "resumed", "step": 3, "path": found.path, "why": ""}
 
 
 @pytest.mark.parametrize(
@@ -96,10 +167,76 @@ def test_nothing_there_is_none_and_a_missing_step_names_what_there_is(context: C
     [
         ({"w": jnp.zeros((2, 3), jnp.bfloat16)}, r"w was saved as float32\[2, 3\], and bfloat16\[2, 3\] is asked"),
         ({"w": jnp.zeros((2, 4))}, r"w was saved as float32\[2, 3\], and float32\[2, 4\] is asked"),
+        ({"w": np.zeros((2, 3), np.float32)}, r"and float32\[2, 3\] in host memory is asked"),
         ({"other": jnp.zeros(3)}, r"the saved tree is another one.*: other"),
     ],
 )
 def test_another_dtype_shape_or_tree_is_refused(context: Context, change: dict, message: str) -> None:
     checkpoint.save(context, 1, _state(), {})
     with pytest.raises(ValueError, match=message):
-        checkpoint.restore(context.storage, 1, {**_state(), **change})
+        _restore(context, state={**_state(), **change})
+
+
+def _folders(*steps: int, half: tuple[int, ...] = ()) -> list[StepFolder]:
+    return [StepFolder(step=step, path=as_path(f"/s/{step}"), committed=step not in half) for step in steps]
+
+
+@pytest.mark.parametrize(
+    ("there", "half", "saved_step", "keep", "gone"),
+    [
+        ((30, 20, 10), (), 40, 3, [10]),
+        ((30, 20, 10), (), 40, 1, [30, 20, 10]),
+        ((30, 20, 10), (), 40, 0, [30, 20, 10]),
+        ((30, 20, 10), (), 40, 9, []),
+        ((30, 20, 10), (30,), 40, 2, [30, 10]),  # a half-written one counts for nothing
+        ((40, 30), (), 40, 3, [40]),  # replaced
+        ((60, 30, 20), (), 40, 2, [20]),  # 60 was skipped as damaged: it must not push good ones out
+    ],
+)
+def test_what_may_go_when_a_step_is_committed(
+    there: tuple[int, ...], half: tuple[int, ...], saved_step: int, keep: int, gone: list[int]
+) -> None:
+    assert [folder.step for folder in superseded(_folders(*there, half=half), saved_step, keep)] == gone
+
+
+# --- a full disk, a fence, a diverged copy
+
+
+@pytest.mark.parametrize("full_on", [[0], [1]])
+def test_full_disk_on_one_host_costs_one_step_on_all(tmp_path: Path, full_on: list[int]) -> None:
+    arguments = {"num_hosts": 2, "devices_per_host": 2, "folder": tmp_path, "full_on": full_on}
+    assert run_ranks(f"{PROGRAMS}:full_disk", **arguments) == [[10, 10, 30]] * 2
+    (failed,) = _events(tmp_path, 0, "checkpoint-failed")
+    assert (failed["step"], failed["last_good"]) == (20, 10)
+    assert f"rank {full_on[0]}: " in failed["why"] and "File too large" in failed["why"]
+    assert [event["step"] for event in _events(tmp_path, 0, "checkpoint")] == [10, 30]
+    assert not list((tmp_path / "storage").glob("step_00000020*"))
+
+
+def test_a_storage_that_refuses_folders_is_told_and_survived(context: Context, events: list[dict[str, Any]]) -> None:
+    Path(context.storage).write_text("a file where the folder should be")
+    assert checkpoint.save(context, 10, _state(), {}) == ""
+    (failed,) = _of_type(events, "checkpoint-failed")
+    assert (failed["step"], failed["last_good"]) == (10, None)
+
+
+def test_an_older_attempt_that_is_saving_commits_nothing(tmp_path: Path) -> None:
+    ranks = run_ranks(f"{PROGRAMS}:fenced_while_saving", num_hosts=2, devices_per_host=2, folder=tmp_path)
+    for rank in ranks:
+        assert rank["latest"] == 10
+        assert len(rank["said"]) == 2
+        assert "attempt 1 (local) may write no checkpoint" in rank["said"][0]
+        assert "attempt 2 (second) has begun" in rank["said"][0]
+
+
+def test_a_namesake_of_the_same_number_is_fenced_too(context: Context) -> None:
+    write_fence(context.storage, 1, "another")
+    with pytest.raises(FencedError, match=r"attempt 1 \(another\) has begun"):
+        checkpoint.save(context, 1, _state(), {})
+    write_fence(context.storage, 1, "local")
+    assert checkpoint.save(context, 1, _state(), {})
+
+
+def test_copies_that_differ_are_not_saved(tmp_path: Path) -> None:
+    said = run_ranks(f"{PROGRAMS}:diverged", num_hosts=2, devices_per_host=2, folder=tmp_path)
+    assert said == ["step 1: copies of w differ; nothing was saved None"] * 2

@@ -12,7 +12,7 @@ from workloads.independent_chains.program import Trace
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class History:
-    """Arrays of a fixed size that fill up as the run goes; a checkpoint holds them whole.
+    """Arrays of a fixed size that fill up as the run goes; a checkpoint holds what is filled.
 
     Attributes:
         num_warmup: transitions before the first draw.
@@ -55,8 +55,22 @@ class History:
             self.draws[name][:, first - self.num_warmup : stop - self.num_warmup] = np.swapaxes(rows, 0, 1)
 
     def arrays(self) -> dict[str, dict[str, np.ndarray]]:
-        """For a checkpoint, and to gather."""
+        """To gather, and to compare."""
         return {"draws": self.draws, "stats": self.stats}
+
+    def filled(self, step: int) -> dict[str, dict[str, np.ndarray]]:
+        """For a checkpoint: what the first `step` transitions have entered; no draws before there is one."""
+        filled = {"stats": {name: values[:, :step] for name, values in self.stats.items()}}
+        if step > self.num_warmup:
+            filled["draws"] = {name: values[:, : step - self.num_warmup] for name, values in self.draws.items()}
+        return filled
+
+    def fill(self, filled: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        """Enters what `filled` returned, of a run that may have been shorter."""
+        for name, values in filled["stats"].items():
+            self.stats[name][:, : values.shape[1]] = values
+        for name, values in filled.get("draws", {}).items():
+            self.draws[name][:, : values.shape[1]] = values
 
     def with_arrays(self, arrays: Mapping[str, Any]) -> "History":
         """With the arrays of another, copied: what a checkpoint returns may be read-only."""

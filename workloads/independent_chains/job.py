@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from workloads import checkpoint
+from workloads.checkpoint import Saver
 from workloads.context import Context
 from workloads.errors import ConfigError
 from workloads.independent_chains.blocks import DEVICE_AXIS, BlockLayout
@@ -31,6 +32,7 @@ class Job:
         layout: which device runs which chains.
         programs: compiled for this rank's devices.
         runs: this rank's blocks.
+        saver: of the checkpoints.
     """
 
     config: Config
@@ -38,25 +40,35 @@ class Job:
     layout: BlockLayout
     programs: Programs
     runs: tuple[BlockRun, ...]
+    saver: Saver
 
-    def restored(self, step: int) -> "Job":
-        """The job as it was saved at `step`, by whatever layout; every rank must call it.
+    def restore(self) -> int:
+        """Puts every block where the newest good checkpoint has it, by whatever layout; every rank must call it.
+
+        Returns:
+            Transitions done; 0 if there is no good checkpoint.
 
         Raises:
-            ConfigError: it was saved with other parameters or another seed.
+            ConfigError: it was saved with other parameters or another seed, or has more transitions than are wanted.
         """
-        state = jax.tree.map(self._zeros, self.programs.state)
         history = _empty_history(self.config, self.programs, self.config.num_chains)
-        _, tree, metadata = checkpoint.restore(
-            self.context.storage, step, {"state": state, "history": history.arrays()}
-        )
-        _check_same(metadata, self._metadata())
-        runs = []
+
+        def like(step: int, saved: dict[str, Any]) -> dict[str, Any]:
+            _check_same(saved, self._metadata())
+            if step > self.config.num_transitions:
+                least = step - self.config.num_warmup
+                raise ConfigError(f"num_draws={self.config.num_draws}: the checkpoint has {least}; it may only grow")
+            return {"state": jax.tree.map(self._zeros, self.programs.state), "history": history.filled(step)}
+
+        found = checkpoint.resume(self.context, like)
+        if found is None:
+            return 0
         for run in self.runs:
-            mine = self.layout.take(tree, run.block)
-            history = run.history.with_arrays(mine["history"])
-            runs.append(dataclasses.replace(run, state=mine["state"], history=history))
-        return dataclasses.replace(self, runs=tuple(runs))
+            mine = self.layout.take(found.state, run.block)
+            run.state = mine["state"]
+            run.history.fill(mine["history"])
+        self.saver.start_from(found.step)
+        return found.step
 
     def sample(self, start: int) -> None:
         """Makes the transitions from `start` to the last; ranks meet only where a check or a checkpoint is due."""
@@ -104,9 +116,9 @@ class Job:
         tree = {"probe": probe, "state": state, "history": history.arrays()}
         return self.context.assert_replicas_equal(tree, step=step)
 
-    def save(self, step: int, state: ChainState, history: History) -> str:
-        """Saves all that a resume on any layout needs; every rank must call it. Returns the checkpoint's path."""
-        return checkpoint.save(self.context, step, {"state": state, "history": history.arrays()}, self._metadata())
+    def save(self, step: int, state: ChainState, history: History) -> None:
+        """Saves all that a resume on any layout needs, in the background; every rank must call it."""
+        self.saver.save(step, {"state": state, "history": history.filled(step)}, self._metadata())
 
     def _report(self, step: int) -> None:
         """Progress of this rank, with what its own chains have met so far."""
@@ -151,7 +163,7 @@ def start_job(config: Config, context: Context) -> Job:
         )
         for block, device in local
     )
-    return Job(config=config, context=context, layout=layout, programs=programs, runs=runs)
+    return Job(config=config, context=context, layout=layout, programs=programs, runs=runs, saver=Saver(context))
 
 
 def _block_program(config: Config) -> BlockProgram:
@@ -187,6 +199,7 @@ def _is_due(step: int, period: int) -> bool:
 
 def _check_same(saved: dict[str, Any], now: dict[str, Any]) -> None:
     before, after = ({"seed": item["seed"], **item["config"]} for item in (saved, now))
-    different = [f"{name}={before.get(name)!r}" for name in after if before.get(name) != after[name]]
+    names = [name for name in after if name != "num_draws"]  # which may grow
+    different = [f"{name}={before.get(name)!r}" for name in names if before.get(name) != after[name]]
     if different:
         raise ConfigError(f"the checkpoint was made with {', '.join(different)}; resume with the same")

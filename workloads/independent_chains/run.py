@@ -10,22 +10,20 @@ from workloads.independent_chains.report import assess, write_results
 from workloads.result import Result, digest_arrays
 
 
-def run(config: Config, context: Context, *, resume_step: int | None = None) -> Result:
+def run(config: Config, context: Context, resume: bool = False) -> Result:
     """Samples `config.model`; no device waits for another until the end (or a check or checkpoint on the way).
 
     Args:
         config: parameters.
         context: this rank.
-        resume_step: go on from the checkpoint of that step; the draws are those of a run that never stopped.
+        resume: go on from the newest good checkpoint, if there is one; the draws are those of a run that never stopped.
 
     Raises:
         ConfigError: the checkpoint is of other parameters or another seed.
         ReplicaDivergenceError: devices compute differently, or ranks hold different results.
     """
     job = start_job(config, context)
-    start = 0
-    if resume_step is not None:
-        job, start = job.restored(resume_step), resume_step
+    start = job.restore() if resume else 0
 
     clock = time.perf_counter()
     job.sample(start)
@@ -33,11 +31,13 @@ def run(config: Config, context: Context, *, resume_step: int | None = None) -> 
 
     state, history = job.gather()
     verdict = job.check(config.num_transitions, state, history)
-    job.save(config.num_transitions, state, history)
+    if start < config.num_transitions:
+        job.save(config.num_transitions, state, history)
     metrics, diagnostics = assess(config, history, job.layout)
     if context.is_first:
         write_results(config, context, history)
 
+    job.saver.wait()
     times = context.exchange.all_gather("seconds", {"compile_s": job.programs.compile_s, "run_s": run_s})
     slowest = {name: max(seconds[name] for seconds in times) for name in ("compile_s", "run_s")}
     num_draws = config.num_chains * (config.num_transitions - max(start, config.num_warmup))

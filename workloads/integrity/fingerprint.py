@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import math
 from collections.abc import Sequence
 
 import jax
@@ -38,6 +39,28 @@ def fingerprint_copies(copies: Sequence[jax.Array]) -> jax.Array:
     return _program(mesh, spec)(stacked)
 
 
+def fingerprint_blocks(blocks: Sequence[jax.Array], starts: Sequence[Sequence[int]], shape: Sequence[int]) -> jax.Array:
+    """Fingerprints equally shaped blocks of one array, each on its own device, as parts of the whole.
+
+    The parts of blocks that tile the array add up, modulo 2^32 in each word, to `fingerprint_bits` of the array: the
+    sum does not depend on how the array is cut.
+
+    Args:
+        blocks: as the copies of `fingerprint_copies`, not empty.
+        starts: for each block the index of its first element in the array.
+        shape: of the array.
+
+    Returns:
+        uint32 of shape (len(blocks), 2), row by row as `blocks`; not yet waited for.
+    """
+    mesh = _mesh(tuple(next(iter(block.devices())) for block in blocks))
+    first = blocks[0]
+    spec = PartitionSpec(_COPIES) if first.ndim else PartitionSpec()
+    stacked_shape = (len(blocks) * first.shape[0], *first.shape[1:]) if first.ndim else ()
+    stacked = jax.make_array_from_single_device_arrays(stacked_shape, NamedSharding(mesh, spec), list(blocks))
+    return _block_program(mesh, spec, tuple(shape))(stacked, np.array(starts, np.uint32).reshape(len(blocks), -1))
+
+
 def fingerprint_bits(array: jax.Array) -> jax.Array:
     """The hash itself: uint32 of shape (2,), the same on every backend, for an array of any shape and dtype.
 
@@ -47,8 +70,25 @@ def fingerprint_bits(array: jax.Array) -> jax.Array:
     Integers only: NaN payloads and the sign of zero count, and equal NaNs are equal.
     """
     words = _words(array).reshape(-1)
+    return _sum_of_mixed(words, jax.lax.iota(jnp.uint32, words.shape[0]))
+
+
+def _block_bits(block: jax.Array, start: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """`fingerprint_bits` with the words' positions in an array of this shape, of which `block` begins at `start`."""
+    words = _words(block)
+    position = jnp.zeros(block.shape, jnp.uint32)
+    for axis in range(block.ndim):
+        stride = math.prod(shape[axis + 1 :]) % 2**32
+        index = jax.lax.broadcasted_iota(jnp.uint32, block.shape, axis) + start[axis]
+        position = position + index * jnp.uint32(stride)
+    width = words.size // block.size
+    position = position[..., None] * jnp.uint32(width) + jax.lax.iota(jnp.uint32, width)
+    return _sum_of_mixed(words.reshape(-1), position.reshape(-1))
+
+
+def _sum_of_mixed(words: jax.Array, positions: jax.Array) -> jax.Array:
     constant = jnp.uint32
-    mixed = words ^ (jax.lax.iota(jnp.uint32, words.shape[0]) * constant(_POSITION) + constant(_START))
+    mixed = words ^ (positions * constant(_POSITION) + constant(_START))
     mixed = (mixed ^ (mixed >> constant(16))) * constant(_MIX_1)
     mixed = (mixed ^ (mixed >> constant(13))) * constant(_MIX_2)
     second = (mixed ^ (mixed >> constant(15))) * constant(_SECOND)
@@ -96,3 +136,16 @@ def _program(mesh: Mesh, spec: PartitionSpec) -> jax.stages.Wrapped:
         return fingerprint_bits(local)[None]
 
     return jax.jit(jax.shard_map(each_device, mesh=mesh, in_specs=spec, out_specs=PartitionSpec(_COPIES)))
+
+
+@functools.cache
+def _block_program(mesh: Mesh, spec: PartitionSpec, shape: tuple[int, ...]) -> jax.stages.Wrapped:
+    """As `_program`, for blocks of an array of this shape; `starts` is (blocks, dimensions)."""
+
+    def each_device(local: jax.Array, starts: jax.Array) -> jax.Array:
+        if not spec:
+            local = jax.lax.pcast(local, _COPIES, to="varying")
+        return _block_bits(local, starts[0], shape)[None]
+
+    specs = (spec, PartitionSpec(_COPIES))
+    return jax.jit(jax.shard_map(each_device, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(_COPIES)))

@@ -13,7 +13,7 @@ MIB = 2**20
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class History:
-    """Arrays of a fixed size that fill up as the run goes; a checkpoint holds them whole.
+    """Arrays of a fixed size that fill up as the run goes; a checkpoint holds what is filled.
 
     Attributes:
         num_warmup: transitions before the first draw.
@@ -83,17 +83,30 @@ class History:
         for name, values in position.items():
             self.draws[name][kept] = self.parts[name].without_padding(np.asarray(values)[rows])
 
-    def arrays(self) -> dict[str, Any]:
-        """For a checkpoint."""
-        return {"stats": self.stats, "draws": self.draws}
+    def filled(self, step: int) -> dict[str, Any]:
+        """For a checkpoint: what the first `step` transitions have entered; no draws before there is one."""
+        filled: dict[str, Any] = {"stats": {name: array[:step] for name, array in self.stats.items()}}
+        if step > self.num_warmup:
+            num_kept = -(-(step - self.num_warmup) // self.keep_every)
+            filled["draws"] = {name: array[:num_kept] for name, array in self.draws.items()}
+        return filled
 
-    def restored(self, arrays: Mapping[str, Any]) -> "History":
-        """With the arrays of a checkpoint, copied: they may be read-only."""
-        return dataclasses.replace(
-            self,
-            stats={name: np.array(array) for name, array in arrays["stats"].items()},
-            draws={name: np.array(array) for name, array in arrays["draws"].items()},
-        )
+    def like_filled(self, step: int, keep_every: int) -> dict[str, Any]:
+        """Shapes and dtypes of `filled` of a run that kept every `keep_every`-th draw."""
+        num_kept = -(-max(0, step - self.num_warmup) // keep_every)
+        like: dict[str, Any] = {"stats": {name: array[:step] for name, array in self.stats.items()}}
+        if num_kept:
+            shapes = {name: (num_kept, *array.shape[1:]) for name, array in self.draws.items()}
+            like["draws"] = {name: np.empty(shape, self.draws[name].dtype) for name, shape in shapes.items()}
+        return like
+
+    def fill(self, filled: Mapping[str, Any], keep_every: int) -> None:
+        """Enters what `filled` returned, of a run that may have been shorter and kept every `keep_every`-th draw."""
+        for name, array in filled["stats"].items():
+            self.stats[name][: len(array)] = array
+        for name, array in filled.get("draws", {}).items():
+            kept = array[:: self.keep_every // keep_every]
+            self.draws[name][: len(kept)] = kept
 
     def posterior(self) -> dict[str, np.ndarray]:
         """Kept draws as `{part: (chains, kept draws, ...)}`."""

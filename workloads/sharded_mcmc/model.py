@@ -65,6 +65,7 @@ class Model:
         score: (probabilities, data) to named scalars.
         assess: (probabilities averaged over all draws, on the host) to further named scalars.
         outcomes: (the same) to test predictions (n,) and whether each came true, (n,) bool: for calibration.
+        data_sha256: of what was read, on any layout; '' for a model that is made by hand.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Model:
     score: Callable[[jax.Array, PyTree], dict[str, jax.Array]]
     assess: Callable[[np.ndarray], dict[str, float]]
     outcomes: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+    data_sha256: str = ""
 
 
 def float_dtype() -> Any:

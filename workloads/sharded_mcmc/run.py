@@ -2,31 +2,36 @@
 
 import dataclasses
 import time
+from typing import Any
 
 import jax
 import numpy as np
 
 from workloads import checkpoint
+from workloads.checkpoint import Saver
 from workloads.context import Context
+from workloads.errors import ConfigError
 from workloads.result import Result, digest_arrays
 from workloads.sharded_mcmc.config import Config
 from workloads.sharded_mcmc.history import History
+from workloads.sharded_mcmc.model import Model
 from workloads.sharded_mcmc.placement import DATA_AXIS
 from workloads.sharded_mcmc.program import State
 from workloads.sharded_mcmc.report import assess_posterior, write_results
 from workloads.sharded_mcmc.setup import Compiled, build_model, build_program, compile_program
 
 
-def run(config: Config, context: Context, *, resume_step: int | None = None) -> Result:
+def run(config: Config, context: Context, resume: bool = False) -> Result:
     """Samples the posterior of `config.model` and writes draws, diagnostics and plots.
 
     Args:
         config: parameters; `data` is a readable local path or None.
         context: this rank.
-        resume_step: go on from the checkpoint of that step instead of from the start.
+        resume: go on from the newest good checkpoint, if there is one; on the same layout bit for bit.
 
     Raises:
-        ConfigError: the data are not of the form that the model needs, or not the same on all hosts.
+        ConfigError: the data are not of the form that the model needs, or not the same on all hosts; the checkpoint
+            is of other parameters, data or seed.
         ReplicaDivergenceError: copies of replicated state differ.
     """
     mesh = context.mesh({DATA_AXIS: jax.device_count()})
@@ -40,19 +45,25 @@ def run(config: Config, context: Context, *, resume_step: int | None = None) -> 
         stats=compiled.stats,
         max_draws_mib=config.max_draws_mib,
     )
-    start, state = 0, compiled.init()
-    if resume_step is not None:
-        start, state, history = restore(context, resume_step, state, history)
+    start, state, saver = 0, compiled.init(), Saver(context)
+    metadata = metadata_of(config, context, model, history)
+    if resume:
+        start, state = restore(config, context, metadata, state, history)
+        saver.start_from(start)
 
     clock = time.perf_counter()
-    state = sample(config, context, compiled, state, history, start=start)
+    state = sample(config, context, compiled, state, history, saver, metadata, start=start)
     run_s = time.perf_counter() - clock
 
     verdict = context.assert_replicas_equal(state, step=config.num_transitions)
-    save(config, context, config.num_transitions, state, history)
+    if start < config.num_transitions:
+        saver.save(
+            config.num_transitions, {"state": state, "history": history.filled(config.num_transitions)}, metadata
+        )
     assessment = assess_posterior(config, context, model, state, history)
     if context.is_first:
         write_results(config, context, model, history, assessment.mean_prediction)
+    saver.wait()
     num_gradients = (config.num_transitions - start) * config.num_chains * config.num_leapfrog_steps
     rates = {"compile_s": compiled.compile_s, "run_s": run_s, "gradients_per_s": num_gradients / run_s}
     return Result(
@@ -63,7 +74,15 @@ def run(config: Config, context: Context, *, resume_step: int | None = None) -> 
 
 
 def sample(
-    config: Config, context: Context, compiled: Compiled, state: State, history: History, *, start: int = 0
+    config: Config,
+    context: Context,
+    compiled: Compiled,
+    state: State,
+    history: History,
+    saver: Saver,
+    metadata: dict[str, Any],
+    *,
+    start: int = 0,
 ) -> State:
     """Makes the transitions from `start` on and fills the history.
 
@@ -86,7 +105,7 @@ def sample(
         if is_due(stop, total, context.check_every):
             context.assert_replicas_equal(state, step=stop)
         if is_due(stop, total, context.checkpoint_every):
-            save(config, context, stop, state, history)
+            saver.save(stop, {"state": state, "history": history.filled(stop)}, metadata)
         start = stop
     return state
 
@@ -101,15 +120,62 @@ def is_due(step: int, total: int, period: int) -> bool:
     return bool(period) and step % period == 0 and step < total
 
 
-def save(config: Config, context: Context, step: int, state: State, history: History) -> str:
-    """Saves all that a resume needs; every rank must call it."""
-    tree = {"state": state, "history": history.arrays()}
-    metadata = {"workload": "sharded-mcmc", "config": dataclasses.asdict(config), "seed": context.seed}
-    return checkpoint.save(context, step, tree, metadata)
+def metadata_of(config: Config, context: Context, model: Model, history: History) -> dict[str, Any]:
+    """What a checkpoint says besides arrays."""
+    return {
+        "workload": "sharded-mcmc",
+        "config": dataclasses.asdict(config),
+        "seed": context.seed,
+        "data_sha256": model.data_sha256,
+        "keep_every": history.keep_every,
+    }
 
 
-def restore(context: Context, step: int, state: State, history: History) -> tuple[int, State, History]:
-    """Reads back what `save` wrote at `step`; the arrays get the shardings of `state`."""
-    like = {"state": state, "history": history.arrays()}
-    found, tree, _ = checkpoint.restore(context.storage, step, like)
-    return found, tree["state"], history.restored(tree["history"])
+def restore(
+    config: Config, context: Context, metadata: dict[str, Any], state: State, history: History
+) -> tuple[int, State]:
+    """Reads the newest good checkpoint back: arrays get the shardings of `state`, and the history is filled.
+
+    Returns:
+        Transitions done, and the state after them; 0 and `state` if there is no good checkpoint.
+
+    Raises:
+        ConfigError: it was saved with other parameters, data or seed, or with draws thinned in another way.
+    """
+
+    def like(step: int, saved: dict[str, Any]) -> dict[str, Any]:
+        check_resumable(config, step, saved, metadata)
+        return {"state": state, "history": history.like_filled(step, saved["keep_every"])}
+
+    found = checkpoint.resume(context, like)
+    if found is None:
+        return 0, state
+    history.fill(found.state["history"], found.metadata["keep_every"])
+    return found.step, found.state["state"]
+
+
+def check_resumable(config: Config, step: int, saved: dict[str, Any], now: dict[str, Any]) -> None:
+    """Whether a run with `config` goes on from a checkpoint and ends with the draws of an unbroken one.
+
+    The data may lie elsewhere, their digest counts; `num_draws` may grow, as long as the draws that were kept are
+    among those that are kept now.
+
+    Raises:
+        ConfigError: naming what differs.
+    """
+    before, after = (
+        {"seed": item["seed"], "data_sha256": item["data_sha256"], **item["config"]} for item in (saved, now)
+    )
+    names = [name for name in after if name not in ("data", "num_draws", "max_draws_mib")]
+    different = [f"{name}={before.get(name)!r}" for name in names if before.get(name) != after[name]]
+    if different:
+        raise ConfigError(f"the checkpoint was made with {', '.join(different)}; resume with the same")
+    if step > config.num_transitions:
+        least = step - config.num_warmup
+        raise ConfigError(f"num_draws={config.num_draws}: the checkpoint has {least}; it may only grow")
+    if now["keep_every"] % saved["keep_every"]:
+        raise ConfigError(
+            f"num_draws={config.num_draws}: every {now['keep_every']}th draw would be kept to fit "
+            f"max_draws_mib={config.max_draws_mib}, and the checkpoint has every {saved['keep_every']}th; "
+            f"another max_draws_mib would fit"
+        )

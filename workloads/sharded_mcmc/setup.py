@@ -46,11 +46,11 @@ def build_model(config: Config, context: Context, mesh: Mesh) -> Model:
     """
     if config.model == "matrix-factorization":
         matrix = synthetic_watch_matrix(config.num_users, config.num_movies, config.rank)
-        _check_same_data(context, matrix._asdict())
-        return matrix_factorization_model(matrix, config.rank, mesh)
+        digest = _check_same_data(context, matrix._asdict())
+        return dataclasses.replace(matrix_factorization_model(matrix, config.rank, mesh), data_sha256=digest)
     images = load_digits() if config.data is None else load_npz(config.data)
-    _check_same_data(context, {name: np.asarray(array) for name, array in images._asdict().items()})
-    return logistic_model(images, mesh, config.num_examples)
+    digest = _check_same_data(context, {name: np.asarray(array) for name, array in images._asdict().items()})
+    return dataclasses.replace(logistic_model(images, mesh, config.num_examples), data_sha256=digest)
 
 
 def build_program(config: Config, model: Model, mesh: Mesh) -> Program:
@@ -95,8 +95,10 @@ def compile_program(program: Program, context: Context) -> Compiled:
     )
 
 
-def _check_same_data(context: Context, arrays: Mapping[str, np.ndarray]) -> None:
+def _check_same_data(context: Context, arrays: Mapping[str, np.ndarray]) -> str:
+    """Their digest, which all ranks must have."""
     digests = context.exchange.all_gather("data digest", digest_arrays(arrays))
     odd = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
     if odd:
         raise ConfigError(f"data: rank(s) {', '.join(map(str, odd))} read other data than rank 0; ship one file to all")
+    return digests[0]

@@ -56,6 +56,11 @@ class Config:
             raise ConfigError(f"num_heads={self.num_heads}: must divide width={self.width}; {fits} would fit")
         parse_mesh(self.mesh, (DATA_AXIS, MODEL_AXIS))
 
+    @property
+    def has_constant_rate(self) -> bool:
+        """Whether the learning rate stays at its peak after the warm-up, however many steps there are."""
+        return self.final_fraction == 1.0
+
     def mesh_axes(self, layout: Layout) -> dict[str, int]:
         """`{"data": size, "model": size}` over all devices of the layout.
 

@@ -1,4 +1,4 @@
-"""The host's side of training: dispatches chunks of steps, validates, checks replicas, saves."""
+"""The host's side of training: dispatches chunks of steps, validates, checks replicas, saves and resumes."""
 
 import dataclasses
 import time
@@ -10,7 +10,10 @@ import numpy as np
 
 from workloads import checkpoint
 from workloads.agreement.program import Program
+from workloads.checkpoint import Saver
 from workloads.context import Context
+from workloads.errors import ConfigError
+from workloads.transformer.config import Config
 from workloads.transformer.data import Text, train_batches, validation_batches
 from workloads.transformer.train import State, Trainer
 
@@ -33,6 +36,7 @@ class Training:
 
     Attributes:
         state: after the last step.
+        first_step: the step that it was resumed from, or 0.
         train: `loss` and `accuracy`, each (steps,): of the batch, before the step.
         validation: `step`, `loss` and `accuracy`, each (validations,).
         train_s: seconds in steps alone; run_s: all of it, with validations, checks and saves.
@@ -40,6 +44,7 @@ class Training:
     """
 
     state: State
+    first_step: int
     train: Curves
     validation: Curves
     train_s: float
@@ -64,7 +69,39 @@ def compile_programs(trainer: Trainer, text: Text, context: Context) -> Programs
     )
 
 
-def train(trainer: Trainer, programs: Programs, text: Text, key: jax.Array, context: Context) -> Training:
+@dataclasses.dataclass(kw_only=True)
+class Progress:
+    """A training under way: all that a resume needs, and the one thing here that changes.
+
+    Attributes:
+        step: steps done.
+        state: on the devices; donated to the next chunk.
+        train: `loss` and `accuracy` so far, pieces that follow each other.
+        validations: `step`, `loss` and `accuracy` of each so far.
+        checkpoint: path of the step that it was resumed from, or ''.
+    """
+
+    step: int
+    state: State
+    train: dict[str, list[np.ndarray]]
+    validations: list[dict[str, float]]
+    checkpoint: str = ""
+
+    def curves(self) -> dict[str, Curves]:
+        """`train` and `validation` as arrays; the latter is left out as long as there is none."""
+        train = {name: np.concatenate(pieces) for name, pieces in self.train.items()}
+        if not self.validations:
+            return {"train": train}
+        names = self.validations[0]
+        return {
+            "train": train,
+            "validation": {name: np.array([found[name] for found in self.validations]) for name in names},
+        }
+
+
+def train(
+    trainer: Trainer, programs: Programs, text: Text, key: jax.Array, context: Context, *, resume: bool = False
+) -> Training:
     """Runs all steps; every rank calls it.
 
     Args:
@@ -73,46 +110,94 @@ def train(trainer: Trainer, programs: Programs, text: Text, key: jax.Array, cont
         text: equal on all ranks.
         key: typed PRNG key of the initial parameters.
         context: its `check_every` and `checkpoint_every` are kept to the step.
+        resume: go on from the newest good checkpoint, if there is one.
 
     Raises:
+        ConfigError: the checkpoint is of other parameters, another seed or another text.
         ReplicaDivergenceError: copies of parameters or moments differ.
     """
     config = trainer.config
     held_out = validation_batches(text, config, trainer.mesh)
     start = time.perf_counter()
-    state = programs.init(key)
-    train_s = 0.0
-    pieces: list[Curves] = []
-    validations: list[dict[str, float]] = []
+    progress = restored(trainer, text, context) if resume else None
+    progress = progress or Progress(step=0, state=programs.init(key), train={}, validations=[])
+    first_step, train_s = progress.step, 0.0
+    saver = Saver(context)
+    if first_step:
+        saver.start_from(first_step)
     stops = (config.eval_every, context.check_every, context.checkpoint_every)
-    for first, last in chunks(config.steps, config.steps_per_dispatch, stops):
+    for first, last in chunks(first_step, config.steps, config.steps_per_dispatch, stops):
         chunk_start = time.perf_counter()
         batches = train_batches(text, config, context.seed, first, trainer.mesh)
-        state, curves = programs.train(state, batches, np.int32(last - first))
-        pieces.append({name: np.asarray(curve)[: last - first] for name, curve in curves.items()})
+        progress.state, curves = programs.train(progress.state, batches, np.int32(last - first))
+        progress.step = last
+        for name, curve in curves.items():
+            progress.train.setdefault(name, []).append(np.asarray(curve)[: last - first])
         seconds = time.perf_counter() - chunk_start
         train_s += seconds
-        measured = {f"train_{name}": float(curve[-1]) for name, curve in pieces[-1].items()}
+        measured = {f"train_{name}": float(pieces[-1][-1]) for name, pieces in progress.train.items()}
         if due(last, config.eval_every, config.steps):
-            validations.append({"step": last, **_floats(programs.evaluate(state["params"], *held_out))})
-            measured |= {"val_loss": validations[-1]["loss"], "val_accuracy": validations[-1]["accuracy"]}
+            found = _floats(programs.evaluate(progress.state["params"], *held_out))
+            progress.validations.append({"step": last, **found})
+            measured |= {"val_loss": found["loss"], "val_accuracy": found["accuracy"]}
         tokens = (last - first) * config.batch_size * config.context_length
         context.report(last, config.steps, **measured, tokens_per_s=tokens / seconds)
-        state = context.inject(last, state)
-        path = _guard(last, config.steps, state, trainer, text, context)
+        progress.state = context.inject(last, progress.state)
+        _guard(progress, trainer, text, saver, context)
+    curves_so_far = progress.curves()
     return Training(
-        state=state,
-        train={name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]},
-        validation={name: np.array([found[name] for found in validations]) for name in validations[0]},
+        state=progress.state,
+        first_step=first_step,
+        train=curves_so_far["train"],
+        validation=curves_so_far["validation"],
         train_s=train_s,
         run_s=time.perf_counter() - start,
-        checkpoint=path,
+        checkpoint=saver.wait() or progress.checkpoint,
     )
 
 
-def chunks(total: int, at_most: int, stops: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """Cuts `total` steps into pieces of `at_most`, none reaching over a multiple of a stop (0: no such stop)."""
-    first = 0
+def restored(trainer: Trainer, text: Text, context: Context) -> Progress | None:
+    """The newest good checkpoint, on this mesh; None if there is none.
+
+    Raises:
+        ConfigError: it is of other parameters, another seed or another text.
+    """
+    config = trainer.config
+    now = metadata_of(trainer, text, context)
+
+    def like(step: int, saved: dict[str, Any]) -> dict[str, Any]:
+        check_resumable(config, step, saved, now)
+        train = {name: np.zeros(step, trainer.dtype) for name in ("loss", "accuracy")}
+        tree: dict[str, Any] = {"state": trainer.abstract_state, "curves": {"train": train}}
+        if saved["num_validations"]:
+            shape = saved["num_validations"]
+            tree["curves"]["validation"] = {
+                "step": np.zeros(shape, np.int64), "loss": np.zeros(shape), "accuracy": np.zeros(shape)
+            }  # fmt: skip
+        return tree
+
+    found = checkpoint.resume(context, like)
+    if found is None:
+        return None
+    curves = found.state["curves"]
+    validation = curves.get("validation", {"step": []})
+    rows = [{name: values[row].item() for name, values in validation.items()} for row in range(len(validation["step"]))]
+    return Progress(
+        step=found.step,
+        state=found.state["state"],
+        train={name: [pieces] for name, pieces in curves["train"].items()},
+        # A shorter run has validated at its end too, which this one passes by.
+        validations=[row for row in rows if due(int(row["step"]), config.eval_every, config.steps)],
+        checkpoint=found.path,
+    )
+
+
+def chunks(start: int, total: int, at_most: int, stops: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """Cuts the steps from `start` to `total` into pieces of `at_most`, none reaching over a multiple of a stop.
+
+    A stop of 0 is none.
+    """
+    first = start
     while first < total:
         last = min([total, first + at_most, *((first // stop + 1) * stop for stop in stops if stop)])
         yield first, last
@@ -124,20 +209,51 @@ def due(step: int, every: int, total: int) -> bool:
     return step == total or (every > 0 and step % every == 0)
 
 
-def _guard(step: int, total: int, state: State, trainer: Trainer, text: Text, context: Context) -> str:
-    """Compares the replicas where that is due, and before each checkpoint; returns the checkpoint's path, or ''."""
-    saves = due(step, context.checkpoint_every, total)
-    if saves or due(step, context.check_every, total):
-        context.assert_replicas_equal({"params": state["params"], "opt": state["opt"]}, step=step)
-    if not saves:
-        return ""
-    metadata: dict[str, Any] = {
+def metadata_of(trainer: Trainer, text: Text, context: Context) -> dict[str, Any]:
+    """What a checkpoint says besides arrays."""
+    return {
+        "workload": "transformer",
         "vocabulary": text.vocabulary,
         "text_sha256": text.sha256,
         "seed": context.seed,
         "config": dataclasses.asdict(trainer.config),
     }
-    return checkpoint.save(context, step, state, metadata)
+
+
+def check_resumable(config: Config, step: int, saved: dict[str, Any], now: dict[str, Any]) -> None:
+    """Whether a run with `config` goes on from a checkpoint and ends with the bits of an unbroken one.
+
+    Text and mesh may lie elsewhere: of the text the digest counts, and any mesh reads the same arrays. `steps` may
+    change where the learning rate does not depend on it.
+
+    Raises:
+        ConfigError: naming what differs.
+    """
+    before, after = ({"seed": item["seed"], "text": item["text_sha256"], **item["config"]} for item in (saved, now))
+    elsewhere = ("data", "mesh", "steps")
+    different = [f"{name}={before.get(name)!r}" for name in after if before.get(name) != after[name]]
+    different = [text for text in different if text.partition("=")[0] not in elsewhere]
+    if different:
+        raise ConfigError(f"the checkpoint was made with {', '.join(different)}; resume with the same")
+    old = before["steps"]
+    if config.steps < step:
+        raise ConfigError(f"steps={config.steps}: the checkpoint has {step} steps behind it; steps={step} or more")
+    if config.steps != old and not (config.has_constant_rate and config.warmup_steps < min(config.steps, old)):
+        raise ConfigError(
+            f"steps={config.steps}: the checkpoint was trained towards steps={old}, and the learning rate follows a "
+            f"cosine to the last step; resume with steps={old} (a training with final_fraction=1 can be extended)"
+        )
+
+
+def _guard(progress: Progress, trainer: Trainer, text: Text, saver: Saver, context: Context) -> None:
+    """Compares the replicas where that is due, and before each checkpoint; saves."""
+    step, total, state = progress.step, trainer.config.steps, progress.state
+    saves = due(step, context.checkpoint_every, total)
+    if saves or due(step, context.check_every, total):
+        context.assert_replicas_equal({"params": state["params"], "opt": state["opt"]}, step=step)
+    if saves:
+        metadata = metadata_of(trainer, text, context) | {"num_validations": len(progress.validations)}
+        saver.save(step, {"state": state, "curves": progress.curves()}, metadata)
 
 
 def _floats(scalars: dict[str, jax.Array]) -> dict[str, float]:

@@ -19,11 +19,16 @@ from workloads.transformer.train import Trainer
 INIT_KEY, SAMPLE_KEY = 0, 1  # folded into the job's key
 
 
-def run(config: Config, context: Context) -> Result:
+def run(config: Config, context: Context, resume: bool = False) -> Result:
     """Trains, validates, and writes curves, plots, a sample and a checkpoint; every rank calls it.
 
+    Args:
+        config: parameters.
+        context: this rank.
+        resume: go on from the newest good checkpoint, if there is one; the result has the bits of an unbroken run.
+
     Raises:
-        ConfigError: the text is not UTF-8 or too short, or the config does not fit the devices.
+        ConfigError: the text is not UTF-8 or too short, or the config does not fit the devices or the checkpoint.
         RuntimeError: the hosts have different texts.
         ReplicaDivergenceError: copies of parameters or moments differ.
     """
@@ -37,7 +42,8 @@ def run(config: Config, context: Context) -> Result:
     programs = compile_programs(trainer, text, context)
     generate, generate_compile_s = compile_generate(trainer, context)
 
-    training = train(trainer, programs, text, jax.random.fold_in(context.base_key, INIT_KEY), context)
+    init_key = jax.random.fold_in(context.base_key, INIT_KEY)
+    training = train(trainer, programs, text, init_key, context, resume=resume)
     params = training.state["params"]
     first_token = max(0, text.vocabulary.find("\n"))
     tokens = np.asarray(generate(params, jax.random.fold_in(context.base_key, SAMPLE_KEY), np.int32(first_token)))
@@ -55,7 +61,7 @@ def run(config: Config, context: Context) -> Result:
             "train_loss": float(training.train["loss"][-10:].mean()),
             "val_loss": float(training.validation["loss"][-1]),
             "val_token_accuracy": float(training.validation["accuracy"][-1]),
-            "tokens_per_s": config.steps * config.batch_size * config.context_length / training.train_s,
+            "tokens_per_s": _tokens_per_s(config, training),
             "num_params": sum(leaf.size for leaf in arrays.values()),
         },
         diagnostics={
@@ -70,6 +76,12 @@ def run(config: Config, context: Context) -> Result:
         },
         result_digest=digest_arrays({**arrays, "loss": training.train["loss"]}),
     )
+
+
+def _tokens_per_s(config: Config, training: Training) -> float:
+    """Of the steps that this run made; 0 where it was resumed at its end."""
+    tokens = (config.steps - training.first_step) * config.batch_size * config.context_length
+    return tokens / training.train_s if tokens else 0.0
 
 
 def _check_same_text(text: Text, context: Context) -> None:

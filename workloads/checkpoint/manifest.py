@@ -1,0 +1,139 @@
+"""The manifest of a step: what it must hold, bit for bit, and by whom it was written.
+
+It covers itself by a digest, what tells Orbax how to read by digests of those files, the arrays by their fingerprints
+and every file by its size. The metadata lie in it, so that nothing of a step is uncovered.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from etils import epath
+
+from workloads.checkpoint.folders import MANIFEST, STATE, files_below
+from workloads.checkpoint.leaves import Leaf
+from workloads.durable import write_whole
+
+FORMAT = 1
+
+_DATA_FOLDER = "d"  # of OCDBT: the arrays' bytes, which the fingerprints cover
+
+
+class DamageError(RuntimeError):
+    """A step does not hold what its manifest says; the message is one clause that names the file or leaf."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What `manifest.json` says.
+
+    Attributes:
+        step: steps (or draws) that the state has behind it.
+        attempt, attempt_id: which attempt of the job wrote it.
+        seed: the job's.
+        config_sha256: of `metadata["config"]`, as JSON with sorted keys.
+        metadata: the workload's own.
+        leaves: `{path: leaf}`.
+        files: `{path below the step's folder: {"size": bytes}}`, and "sha256" of those that hold no array data.
+    """
+
+    step: int
+    attempt: int
+    attempt_id: str
+    seed: int
+    config_sha256: str
+    metadata: dict[str, Any]
+    leaves: dict[str, Leaf]
+    files: dict[str, dict[str, Any]]
+
+
+def digest_json(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def list_files(folder: epath.Path) -> dict[str, dict[str, Any]]:
+    """Sizes of all files that Orbax has left, and digests of the small ones that say how to read the others."""
+    return {f"{STATE}/{name}": _file_facts(name, path) for name, path in files_below(folder / STATE)}
+
+
+def write_manifest(folder: epath.Path, manifest: Manifest) -> None:
+    """Commits the step: once this file is in place, it counts.
+
+    Raises:
+        OSError: it could not be written; the step does not count.
+    """
+    content = {"format": FORMAT, **dataclasses.asdict(manifest)}
+    text = json.dumps({**content, "sha256": digest_json(content)}, indent=1, ensure_ascii=False)
+    write_whole(folder / MANIFEST, text)
+
+
+def read_manifest(folder: epath.Path) -> Manifest:
+    """Reads a manifest and checks that it is what was written.
+
+    Raises:
+        DamageError: it is not there, not readable, or not what was written.
+    """
+    try:
+        content = json.loads((folder / MANIFEST).read_bytes())
+        written = content.pop("sha256")
+    except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:
+        raise DamageError(f"{MANIFEST} cannot be read ({type(error).__name__}: {error})") from error
+    if written != digest_json(content):
+        raise DamageError(f"{MANIFEST} is not what was written: its sha256 differs")
+    if content.pop("format") != FORMAT:
+        raise DamageError(f"{MANIFEST} is of another format than {FORMAT}, the one that this version reads")
+    leaves = {name: Leaf(**{**leaf, "shape": tuple(leaf["shape"])}) for name, leaf in content["leaves"].items()}
+    return Manifest(**{**content, "leaves": leaves})
+
+
+def check_files(folder: epath.Path, manifest: Manifest) -> None:
+    """Whether all files are there in their sizes, and the small ones as they were written.
+
+    Raises:
+        DamageError: naming the file.
+    """
+    for name, expected in manifest.files.items():
+        try:
+            found = _file_facts(name.removeprefix(f"{STATE}/"), folder / name)
+        except OSError as error:
+            raise DamageError(f"{name} cannot be read ({type(error).__name__})") from error
+        if found["size"] != expected["size"]:
+            raise DamageError(f"{name} has {found['size']} bytes, {expected['size']} were written")
+        if found != expected:
+            raise DamageError(f"{name} is not what was written: its sha256 differs")
+
+
+def check_fingerprints(manifest: Manifest, found: Mapping[str, str]) -> None:
+    """Whether every leaf has the bits that were saved.
+
+    Raises:
+        DamageError: naming the leaves.
+    """
+    wrong = [name for name, leaf in manifest.leaves.items() if found.get(name) != leaf.fingerprint]
+    if wrong:
+        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise DamageError(f"the bits of {', '.join(wrong[:3])}{more} are not those that were saved")
+
+
+def check_same_arrays(manifest: Manifest, wanted: Mapping[str, Leaf], folder: epath.Path) -> None:
+    """Refuses what Orbax would cast in silence.
+
+    Raises:
+        ValueError: the tree, a shape or a dtype is not the one that was saved.
+    """
+    if manifest.leaves.keys() != wanted.keys():
+        odd = sorted(manifest.leaves.keys() ^ wanted.keys())
+        raise ValueError(f"{folder}: the saved tree is another one; in one and not in the other: {', '.join(odd[:5])}")
+    for name, leaf in wanted.items():
+        saved = dataclasses.replace(manifest.leaves[name], fingerprint="")
+        if saved != leaf:
+            raise ValueError(f"{folder}: {name} was saved as {saved}, and {leaf} is asked")
+
+
+def _file_facts(name: str, path: epath.Path) -> dict[str, Any]:
+    size = path.stat().length
+    if _DATA_FOLDER in name.split("/")[:-1]:
+        return {"size": size}
+    return {"size": size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}

@@ -1,0 +1,287 @@
+"""Saves in the background: Orbax writes what was copied off the devices, then rank 0 commits by the manifest."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import dataclasses
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import jax
+from etils import epath
+
+from workloads.checkpoint.folders import STATE, find_folders, new_name, remove, superseded
+from workloads.checkpoint.leaves import (
+    Parts,
+    combine,
+    describe,
+    finish_fingerprints,
+    named_leaves,
+    start_fingerprints,
+    without_key_type,
+)
+from workloads.checkpoint.manifest import Manifest, digest_json, list_files, write_manifest
+from workloads.durable import as_path
+from workloads.errors import FencedError, ReplicaDivergenceError
+from workloads.exchange import Exchange
+from workloads.fence import check_fence
+
+if TYPE_CHECKING:  # Orbax takes 1 s to import, and a job may never save
+    import orbax.checkpoint as ocp
+
+    from workloads.context import Context
+
+PyTree = Any
+
+SAVE_TIMEOUT_S = 1200.0
+
+# What a write that fails raises: TensorStore reports a full disk as a ValueError. (A tree that cannot be saved is
+# refused while it is being copied, where only OSError counts as the storage's fault.)
+_WRITE_ERRORS = (OSError, ValueError)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Save:
+    """One save under way, as this rank knows it.
+
+    Attributes:
+        step: steps (or draws) that the state has behind it.
+        folder: where it goes; the same on all ranks.
+        leaves: the tree without typed keys, for descriptions alone: the arrays may be donated meanwhile.
+        metadata: the workload's own.
+        fingerprints: started.
+        written: what Orbax has under way.
+        problem: why this rank could not write, or ''.
+        started: `time.perf_counter()`; `blocked_s` is how long the workload was held.
+    """
+
+    step: int
+    folder: epath.Path
+    leaves: dict[str, Any]
+    num_bytes: int
+    metadata: dict[str, Any]
+    fingerprints: dict[str, Any]
+    written: list[Any]
+    problem: str
+    started: float
+    blocked_s: float
+
+
+class Saver:
+    """Writes a workload's checkpoints, at most one at a time; every rank has one and calls it in the same order.
+
+    Args:
+        context: its `storage` is the folder or URL under which steps go.
+    """
+
+    def __init__(self, context: Context):
+        self._context = context
+        self._last_good: int | None = None
+        self._exchange = Exchange(context.rank, context.num_ranks, SAVE_TIMEOUT_S)  # the thread's own
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._pending: concurrent.futures.Future[None] | None = None
+        self._newest = ""
+        self._handler: ocp.StandardCheckpointHandler | None = None
+
+    def start_from(self, step: int) -> None:
+        """Names the step that the run was restored from as the last good one so far."""
+        self._last_good = step
+
+    def save(self, step: int, state: PyTree, metadata: dict[str, Any]) -> None:
+        """Copies the state off the devices and returns; the step counts when the event `checkpoint` says so.
+
+        Where the storage fails (a full disk), the event `checkpoint-failed` says why and names the last good step, and
+        the work goes on. Waits first for the save before.
+
+        Args:
+            step: steps (or draws) that the state has behind it; one that is there already is replaced.
+            state: leaves are global `jax.Array`s of any sharding (typed PRNG keys too), or NumPy arrays and numbers
+                that are equal on all ranks. It may be donated or changed as soon as this returns.
+            metadata: what JSON can hold, equal on all ranks; its `config` is digested by itself.
+
+        Raises:
+            TypeError: JSON cannot hold the metadata.
+            FencedError: a newer attempt of the job has begun.
+            ReplicaDivergenceError: copies differed in the save before.
+        """
+        json.dumps(metadata)  # raises before anything is written
+        with self._context.phase("checkpoint"):
+            started = time.perf_counter()
+            self.wait()
+            folder = self._make_folder(step)
+            if folder is None:
+                return
+            under_way = self._copy(folder, step, state, metadata, started)
+        self._pending = self._thread.submit(self._finish, under_way)
+
+    def wait(self) -> str:
+        """Waits until nothing is under way; call it before the workload ends.
+
+        Returns:
+            The path of the newest step that this saver has committed, or ''.
+
+        Raises:
+            FencedError, ReplicaDivergenceError: of the save that was under way.
+            TimeoutError: a rank did not come.
+        """
+        pending, self._pending = self._pending, None
+        if pending:
+            pending.result(2 * SAVE_TIMEOUT_S)
+        return self._newest
+
+    def _make_folder(self, step: int) -> epath.Path | None:
+        """Rank 0 makes the folder, and removes what earlier saves have left half-written; None: the storage fails."""
+        context = self._context
+        name = problem = fenced = ""
+        if context.is_first:
+            try:
+                # Found before the fence is looked at: of a newer attempt there is nothing among them.
+                found = find_folders(context.storage)
+                check_fence(context.storage, context.attempt, context.attempt_id)
+                for folder in found:
+                    if not folder.committed:
+                        remove(folder.path)
+                name = new_name(step, context.attempt_id)
+                (as_path(context.storage) / name / STATE).mkdir(parents=True)
+            except OSError as error:
+                problem = _words(error)
+            except FencedError as error:
+                fenced = str(error)
+        name, problem, fenced = context.exchange.all_gather("checkpoint folder", [name, problem, fenced])[0]
+        if fenced:
+            raise FencedError(fenced)
+        if problem:
+            self._tell_failed(step, problem)
+            return None
+        return as_path(context.storage) / name
+
+    def _copy(self, folder: epath.Path, step: int, state: PyTree, metadata: dict[str, Any], started: float) -> _Save:
+        """Starts the fingerprints and Orbax; when this returns, nobody looks at `state` any more."""
+        import orbax.checkpoint as ocp
+
+        plain = jax.tree.map(without_key_type, state)
+        leaves = named_leaves(plain)
+        fingerprints = start_fingerprints(leaves)
+        if self._handler is None:
+            self._handler = make_handler()
+        written: list[Any] = []
+        problem = ""
+        saving = self._handler.async_save(folder / STATE, args=ocp.args.StandardSave(plain))
+        try:
+            # In the thread: here a notebook's event loop may be running.
+            written = self._thread.submit(asyncio.run, saving).result(SAVE_TIMEOUT_S) or []
+        except OSError as error:
+            problem = _words(error)
+        return _Save(
+            step=step,
+            folder=folder,
+            leaves={name: describe(leaf) for name, leaf in leaves.items()},
+            num_bytes=sum(leaf.nbytes if hasattr(leaf, "nbytes") else 8 for leaf in leaves.values()),
+            metadata=metadata,
+            fingerprints=fingerprints,
+            written=written,
+            problem=problem,
+            started=started,
+            blocked_s=time.perf_counter() - started,
+        )
+
+    def _finish(self, save: _Save) -> None:
+        """In the thread: waits for this rank's writes, hears of everybody's, and lets rank 0 commit."""
+        problem = save.problem
+        if not problem:
+            try:
+                for future in save.written:
+                    future.result(timeout=SAVE_TIMEOUT_S)
+            except _WRITE_ERRORS as error:
+                problem = _words(error)
+        message = {"problem": problem, "parts": finish_fingerprints(save.fingerprints)}
+        heard = self._exchange.all_gather(f"written {save.folder.name}", message)
+        problems = [f"rank {rank}: {said['problem']}" for rank, said in enumerate(heard) if said["problem"]]
+        outcome = {"problem": "; ".join(problems), "fenced": "", "diverged": ""}
+        if self._context.is_first and not problems:
+            outcome |= self._commit(save, [said["parts"] for said in heard])
+        outcome = self._exchange.all_gather(f"committed {save.folder.name}", outcome)[0]
+        if self._context.is_first and any(outcome.values()):
+            remove(save.folder)
+        if outcome["fenced"]:
+            raise FencedError(outcome["fenced"])
+        if outcome["diverged"]:
+            raise ReplicaDivergenceError(outcome["diverged"])
+        if outcome["problem"]:
+            self._tell_failed(save.step, outcome["problem"])
+        else:
+            self._tell_committed(save)
+
+    def _commit(self, save: _Save, parts: list[Parts]) -> dict[str, str]:
+        """On rank 0: the manifest, last, and only if this attempt is still the newest; then older steps go."""
+        context = self._context
+        fingerprints, torn = combine(parts)
+        if torn:
+            names = ", ".join(torn[:3]) + (f" and {len(torn) - 3} more" if len(torn) > 3 else "")
+            return {"diverged": f"step {save.step}: copies of {names} differ; nothing was saved"}
+        try:
+            assert self._handler is not None
+            self._handler.finalize(save.folder / STATE)
+            manifest = Manifest(
+                step=save.step,
+                attempt=context.attempt,
+                attempt_id=context.attempt_id,
+                seed=context.seed,
+                config_sha256=digest_json(save.metadata.get("config")),
+                metadata=save.metadata,
+                leaves={
+                    name: dataclasses.replace(leaf, fingerprint=fingerprints[name])
+                    for name, leaf in save.leaves.items()
+                },
+                files=list_files(save.folder),
+            )
+            others = [folder for folder in find_folders(context.storage) if folder.path.name != save.folder.name]
+            check_fence(context.storage, context.attempt, context.attempt_id)
+            write_manifest(save.folder, manifest)
+        except FencedError as error:
+            return {"fenced": str(error)}
+        except _WRITE_ERRORS as error:
+            return {"problem": _words(error)}
+        for folder in superseded(others, save.step, context.keep):
+            remove(folder.path)
+        return {}
+
+    def _tell_committed(self, save: _Save) -> None:
+        self._last_good, self._newest = save.step, str(save.folder)
+        event = {"type": "checkpoint", "step": save.step, "path": str(save.folder), "bytes": int(save.num_bytes)}
+        seconds = {"seconds": time.perf_counter() - save.started, "blocked_s": save.blocked_s}
+        if self._context.is_first:
+            self._context.emit({**event, **seconds})
+
+    def _tell_failed(self, step: int, why: str) -> None:
+        """The work goes on without this step."""
+        if self._context.is_first:
+            event = {"type": "checkpoint-failed", "step": step, "why": why, "last_good": self._last_good}
+            self._context.emit(event)
+            good = "none" if self._last_good is None else f"step {self._last_good}"
+            self._context.log(f"checkpoint of step {step} failed ({why}); the last good one: {good}")
+
+
+def save(context: Context, step: int, state: PyTree, metadata: dict[str, Any]) -> str:
+    """Saves one step and waits until it is committed; see `Saver.save`.
+
+    Returns:
+        The path of the step's folder, or '' where the storage failed.
+    """
+    saver = Saver(context)
+    saver.save(step, state, metadata)
+    return saver.wait()
+
+
+def make_handler() -> ocp.StandardCheckpointHandler:
+    """Orbax's part: one tree of arrays. It has no barriers; the ranks meet in our exchange, which names who is late."""
+    import orbax.checkpoint as ocp
+
+    processes = ocp.options.MultiprocessingOptions(primary_host=0)
+    return ocp.StandardCheckpointHandler(multiprocessing_options=processes)
+
+
+def _words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
