@@ -82,9 +82,10 @@ def sample(
         if len(rows):
             history.record_draws(start, rows, context.gather(trace["position"]))
         context.report(stop, total, **{name: values[-1].mean() for name, values in stats.items()})
-        if is_due(stop, total, context.check_every):
+        saves = is_due(stop, total, context.checkpoint_every)
+        if stop < total and (saves or context.check_due(stop, total)):
             context.assert_replicas_equal(state, step=stop)
-        if is_due(stop, total, context.checkpoint_every):
+        if saves:
             save(config, context, stop, state, history)
         start = stop
     return state

@@ -125,7 +125,7 @@ def due(step: int, every: int, total: int) -> bool:
 def _guard(step: int, total: int, state: State, trainer: Trainer, text: Text, context: Context) -> str:
     """Compares the replicas where that is due, and before each checkpoint; returns the checkpoint's path, or ''."""
     saves = due(step, context.checkpoint_every, total)
-    if saves or due(step, context.check_every, total):
+    if saves or context.check_due(step, total):
         context.assert_replicas_equal({"params": state["params"], "opt": state["opt"]}, step=step)
     if not saves:
         return ""
