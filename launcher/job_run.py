@@ -20,6 +20,7 @@ from launcher.outputs import collect_outputs, write_summary
 from launcher.rank_process import Message
 from launcher.recovery import AttemptEnd, Cause, OnDivergence, Policy, Retry, Stop, decide
 from workloads.errors import ConfigError
+from workloads.fence import write_fence
 from workloads.layout import Layout
 from workloads.params import parse
 from workloads.registry import find
@@ -208,6 +209,7 @@ class JobRun:
         self.attempt += 1
         tasks = self._tasks(len(hosts))
         attempt_id = tasks[0].attempt_id
+        await asyncio.to_thread(write_fence, self.storage, self.attempt, attempt_id)
         gang = self.gang = Gang(hosts, agents, tasks, self._hear)
         self.event("attempt", attempt=self.attempt, attempt_id=attempt_id, hosts=list(hosts))
         self.save()

@@ -16,7 +16,7 @@ from jax.sharding import AxisType, Mesh
 from workloads.agreement.launches import LaunchLog
 from workloads.agreement.program import Program
 from workloads.exchange import Exchange
-from workloads.integrity import Verdict, check_replicas
+from workloads.integrity import Cadence, ReplicaChecker, Verdict
 
 Event = dict[str, Any]
 PyTree = Any
@@ -37,7 +37,8 @@ class Context:
         exchange: small out-of-band messages between ranks.
         emit: receives progress events (dicts that JSON can hold); never blocks on another rank.
         checkpoint_every: steps between checkpoints; 0: only at the end.
-        check_every: steps between replica checks; 0: only at the end.
+        check_every: steps between replica checks; 0: as often as 1 % of the run time allows. Always before a checkpoint
+            and at the end.
         on_step: see `inject`.
         attempt: the job's how-manieth; an older one may write no checkpoint, see `workloads.fence`.
         attempt_id: unique for ever; names of files that two attempts must not share contain it.
@@ -185,6 +186,28 @@ class Context:
             self.agree("gather")
             return jax.tree.map(_gather_leaf, tree)
 
+    @functools.cached_property
+    def replicas(self) -> ReplicaChecker:
+        """Compares copies, and remembers what it has verified."""
+        return ReplicaChecker(self.exchange, self.host)
+
+    @functools.cached_property
+    def cadence(self) -> Cadence:
+        """When a replica check is worth its cost."""
+        return Cadence(self.exchange, self.check_every)
+
+    def check_due(self, step: int, total: int) -> bool:
+        """Whether to check the replicas now, as `check_every` says; the same on all ranks, which must all ask.
+
+        Args:
+            step: steps (or draws) done.
+            total: steps (or draws) in all; there it is always due.
+
+        Raises:
+            TimeoutError: naming the ranks that did not ask.
+        """
+        return self.cadence.due(step, total)
+
     def assert_replicas_equal(self, tree: PyTree, *, step: int) -> Verdict:
         """Compares all copies of every leaf bit by bit, by fingerprints, without a collective on the data.
 
@@ -192,12 +215,14 @@ class Context:
             The verdict, which is also recorded in the job's events: bytes checked, and bytes without a second copy.
 
         Raises:
-            ReplicaDivergenceError: naming leaf, hosts and devices, and what a majority holds.
+            ReplicaDivergenceError: naming leaf, hosts and devices, index and bits, and who is wrong if that is known.
             LaunchOrderError: the ranks have not launched the same until here.
         """
+        began_s = time.monotonic()
         with self.phase("replica check"):
             self.agree(f"replica check {step}")
-            verdict = check_replicas(tree, exchange=self.exchange, host=self.host, step=step)
+            verdict = self.replicas.check(tree, step=step)
+        self.cadence.checked(began_s)
         self.emit({"type": "verdict", **dataclasses.asdict(verdict)})
         verdict.raise_if_diverged()
         return verdict

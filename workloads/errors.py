@@ -1,6 +1,9 @@
 """The ways in which a workload, or what watches over it, says no."""
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from workloads.integrity.verdict import Verdict
 
 
 class ConfigError(ValueError):
@@ -13,9 +16,26 @@ class ConfigError(ValueError):
 
 
 class ReplicaDivergenceError(RuntimeError):
-    """Copies of an array that must be equal differ; the message names leaf, devices, hosts and the vote."""
+    """Copies of an array that must be equal differ; the message names leaf, devices, hosts, bits and the vote.
+
+    Attributes:
+        verdict: all of it, as `workloads.integrity.Verdict`.
+    """
 
     cause: ClassVar[str] = "diverged"
+
+    def __init__(self, message: str, verdict: "Verdict | None" = None):
+        super().__init__(message)
+        self.verdict = verdict
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ReplicaDivergenceError, (str(self), self.verdict)
+
+    @property
+    def suspects(self) -> list[str]:
+        """Hosts whose copies were outvoted."""
+        divergences = self.verdict.divergences if self.verdict else ()
+        return sorted({holder.split("/")[0] for divergence in divergences for holder in divergence.culprits})
 
 
 class DisagreementError(RuntimeError):

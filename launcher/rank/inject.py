@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 
 from launcher.faults import Fault
+from launcher.rank.flip import flip
 
 PyTree = Any
 
@@ -51,6 +52,8 @@ class Injector:
         """Whatever is due at this step; returns the state, which only `flip-bit` changes."""
         self._drag()
         for fault in [fault for fault in self._faults if step >= fault.step]:
+            if fault.kind == "flip-bit" and state is None:
+                continue  # there will be a step with a state
             self._faults.remove(fault)
             self._say({"type": "injected", "fault": fault.to_json(), "step": step})
             state = self._make_happen(fault, state)
@@ -75,6 +78,8 @@ class Injector:
             "kill-holder": lambda: _ancestor(HOLDER).kill(),
             "kill-supervisor": lambda: _supervisor().kill(),
         }
+        if fault.kind == "flip-bit":
+            return flip(state, fault, self._say)
         actions[fault.kind]()
         return state
 

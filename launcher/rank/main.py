@@ -96,6 +96,9 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
         checkpoint_every=assignment["checkpoint_every"],
         check_every=assignment["check_every"],
         on_step=injector,
+        attempt=assignment["attempt"],
+        attempt_id=assignment["attempt_id"],
+        keep=assignment["keep"],
     )
     injector.launches = context.launches
     progress.launches = lambda: launches_so_far(context)

@@ -105,11 +105,13 @@ class Saver:
             TypeError: JSON cannot hold the metadata.
             FencedError: a newer attempt of the job has begun.
             ReplicaDivergenceError: copies differed in the save before.
+            LaunchOrderError: the ranks have not launched the same until here.
         """
         json.dumps(metadata)  # raises before anything is written
         with self._context.phase("checkpoint"):
             started = time.perf_counter()
             self.wait()
+            self._context.agree(f"checkpoint {step}")
             folder = self._make_folder(step)
             if folder is None:
                 return

@@ -1,6 +1,7 @@
 """A job under way, as one rank sees it: its blocks of chains, and the moments when all ranks meet."""
 
 import dataclasses
+import math
 from typing import Any
 
 import jax
@@ -74,15 +75,17 @@ class Job:
         """Makes the transitions from `start` to the last; ranks meet only where a check or a checkpoint is due."""
         total, context = self.config.num_transitions, self.context
         while start < total:
-            stop = _next_meeting(start, total, (context.check_every, context.checkpoint_every))
             chunk = self.config.draws_per_dispatch
+            stop = _next_meeting(start, total, (context.check_every, context.checkpoint_every))
+            if not context.check_every:
+                stop = min(stop, chunk * math.ceil(context.cadence.next_step(start) / chunk))
             advance_blocks(self.runs, start, stop, chunk=chunk, on_progress=self._report)
             start = stop
-            if start < total:
+            saves = start < total and _is_due(start, context.checkpoint_every)
+            if start < total and (saves or context.check_due(start, total)):
                 state, history = self.gather()
-                if _is_due(start, context.check_every):
-                    self.check(start, state, history)
-                if _is_due(start, context.checkpoint_every):
+                self.check(start, state, history)
+                if saves:
                     self.save(start, state, history)
 
     def gather(self) -> tuple[ChainState, History]:

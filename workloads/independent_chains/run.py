@@ -30,6 +30,7 @@ def run(config: Config, context: Context, resume: bool = False) -> Result:
     run_s = time.perf_counter() - clock
 
     state, history = job.gather()
+    state = context.inject(config.num_transitions, state)
     verdict = job.check(config.num_transitions, state, history)
     if start < config.num_transitions:
         job.save(config.num_transitions, state, history)

@@ -1,181 +1,198 @@
 """The check: fingerprint what this rank holds, trade fingerprints out of band, vote on every block."""
 
 import dataclasses
-import hashlib
-import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from workloads.exchange import Exchange
-from workloads.integrity.fingerprint import fingerprint_copies, fingerprint_host
-from workloads.integrity.verdict import Block, Verdict, compare_structures, judge
+from workloads.integrity.elements import LocalCopy
+from workloads.integrity.localise import Pair, localise
+from workloads.integrity.plan import Bounds, Plan, make_plan
+from workloads.integrity.read import read_copies, summarize, suspects
+from workloads.integrity.verdict import (
+    Block,
+    Difference,
+    Divergence,
+    Verdict,
+    compare_structures,
+    judge,
+)
+from workloads.integrity.verified import Verified
 
 PyTree = Any
-Bounds = tuple[tuple[int, int], ...]  # (start, stop) in each dimension
-Copy = tuple[int, str, str]  # number of the block in `Leaf.blocks`, device, digest: what travels
 
 _STEP = "(step)"
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Leaf:
-    """A leaf as every rank should see it.
-
-    Attributes:
-        path: where it is in the tree, as `params/layer_0/kernel`.
-        kind: "array" on devices, or "memory" of the host.
-        blocks: the distinct pieces that it is cut into, over all devices of all hosts, in one order on every rank.
-        item_bytes: bytes of one element, as NumPy counts them.
-    """
-
-    path: str
-    kind: str
-    dtype: str
-    shape: tuple[int, ...]
-    blocks: tuple[Bounds, ...]
-    item_bytes: int
-
-    def __str__(self) -> str:
-        # JAX cuts evenly: shape and number of pieces in each dimension determine the blocks.
-        cuts = [len({bounds[axis] for bounds in self.blocks}) for axis in range(len(self.shape))]
-        cut = f", cut {'x'.join(map(str, cuts))}" if len(self.blocks) > 1 else ""
-        return f"{self.dtype}{list(self.shape)}{cut}" + (" in host memory" if self.kind == "memory" else "")
-
-    def block_bytes(self, bounds: Bounds) -> int:
-        return self.item_bytes * math.prod(stop - start for start, stop in bounds)
-
-    def block_index(self, bounds: Bounds) -> str:
-        return "" if len(self.blocks) == 1 else "[" + ", ".join(f"{start}:{stop}" for start, stop in bounds) + "]"
+# How many pairs of copies are looked at closely: more is seldom one fault, and the message would not show it.
+MOST_PAIRS_SEARCHED = 8
+MOST_PLANS = 8
 
 
-def check_replicas(tree: PyTree, *, exchange: Exchange, host: str, step: int) -> Verdict:
-    """Compares all copies of every leaf bit by bit, through 64-bit fingerprints; every rank must call it.
+class ReplicaChecker:
+    """Compares all copies of every leaf bit by bit, through 64-bit fingerprints; remembers what it has verified.
 
     Two copies are the same block of the same leaf on two devices, here or on other hosts: of an array that is
     replicated over a mesh or over some of its axes, and likewise of what lies wholly in one process, such as arrays on
     a single device, NumPy arrays and Python numbers, which every rank is taken to hold alike. Leave out of the tree
-    what a rank is meant to hold for itself. Data travels nowhere (about 30 bytes for each copy do) and no collective
-    is started: a rank that does not come ends in a time-out that names it.
+    what a rank is meant to hold for itself. No collective is started: a rank that does not come ends in a time-out
+    that names it. While all is well a rank posts a few digests, at most 64 for each set of ranks that share blocks.
 
     Args:
-        tree: any pytree of arrays and numbers; of every dtype, typed PRNG keys too.
         exchange: messages between the ranks.
         host: this host's name.
-        step: where the caller is; ranks that are at different steps are a divergence.
-
-    Raises:
-        TimeoutError: naming the ranks that did not call.
-        TypeError: a leaf that is neither array nor number.
     """
-    start = time.perf_counter()
-    paths = [(_path(keys), value) for keys, value in jax.tree_util.tree_flatten_with_path(tree)[0]]
-    leaves = [_describe(path, value) for path, value in paths]
-    copies = _fingerprint([value for _, value in paths], leaves)
-    structure = {_STEP: str(step)} | {leaf.path: str(leaf) for leaf in leaves}
-    digest = hashlib.sha256(repr(list(structure.items())).encode()).hexdigest()
-    messages = exchange.all_gather("replicas", {"host": host, "structure": digest, "copies": copies})
-    hosts = _distinct([message["host"] for message in messages])
-    if len({message["structure"] for message in messages}) > 1:
-        structures = exchange.all_gather("replica structures", structure)
-        differences = compare_structures(dict(zip(hosts, structures, strict=True)))
-        return Verdict(
-            status="diverged",
-            step=step,
-            num_leaves=len(leaves),
-            bytes_checked=0,
-            bytes_single_copy=0,
-            seconds=time.perf_counter() - start,
-            divergences=differences,
+
+    def __init__(self, exchange: Exchange, host: str):
+        self._exchange = exchange
+        self._host = host
+        self._known: dict[Any, tuple[Plan, Verified]] = {}
+
+    def check(self, tree: PyTree, *, step: int) -> Verdict:
+        """One check; every rank must call it. If copies differ, the ranks find out together where.
+
+        Args:
+            tree: any pytree of arrays and numbers; of every dtype, typed PRNG keys too.
+            step: where the caller is; ranks that are at different steps are a divergence.
+
+        Raises:
+            TimeoutError: naming the ranks that did not call.
+            TypeError: a leaf that is neither array nor number.
+        """
+        start = time.perf_counter()
+        plan, verified, values = self._plan(tree)
+        words = read_copies(plan, values)
+        digests = summarize(plan, words)
+        message = {"host": self._host, "step": step, "structure": plan.digest, "digests": digests}
+        messages = self._exchange.all_gather("replicas", message)
+        hosts = _distinct([message["host"] for message in messages])
+        if len({(message["structure"], message["step"]) for message in messages}) > 1:
+            structures = self._exchange.all_gather("replica structures", {_STEP: str(step)} | plan.structure)
+            verdict = _built_differently(compare_structures(dict(zip(hosts, structures, strict=True))), plan, step)
+        else:
+            leaves = suspects(plan, [message["digests"] for message in messages])
+            blocks = self._exchange_blocks(plan, words, verified, leaves, hosts) if leaves else []
+            rest = np.setdiff1d(np.arange(len(plan.leaves)), leaves)
+            verdict = judge(
+                blocks,
+                step=step,
+                num_leaves=len(plan.leaves),
+                seconds=0.0,
+                bytes_checked=int(plan.bytes_checked[rest].sum()),
+                bytes_single_copy=int(plan.bytes_single_copy[rest].sum()),
+            )
+            if verdict.status == "diverged":
+                verdict = self._localise(verdict, plan, values, hosts)
+            else:
+                verified.record(words, step)
+        return dataclasses.replace(verdict, seconds=time.perf_counter() - start)
+
+    def _plan(self, tree: PyTree) -> tuple[Plan, Verified, list[Any]]:
+        """The plan for trees of this structure, made once."""
+        values, treedef = jax.tree_util.tree_flatten(tree)
+        key = (treedef, tuple(map(_signature, values)))
+        if key not in self._known:
+            if len(self._known) >= MOST_PLANS:
+                self._known.clear()
+            paths = [_path(keys) for keys, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+            plan = make_plan(paths, values, num_ranks=self._exchange.num_ranks)
+            self._known[key] = plan, Verified(plan)
+        return *self._known[key], values
+
+    def _exchange_blocks(
+        self, plan: Plan, words: np.ndarray, verified: Verified, leaves: Sequence[int], hosts: Sequence[str]
+    ) -> list[Block]:
+        """Every block of these leaves with the copies that any host holds."""
+        wanted = set(leaves)
+        held = [
+            (copy.leaf, copy.block, copy.device, f"{words[number]:016x}", verified.witness(number))
+            for number, copy in enumerate(plan.copies)
+            if copy.leaf in wanted
+        ]
+        digests: dict[tuple[int, int], dict[str, str]] = {}
+        witnesses: dict[tuple[int, int], set[tuple[str, int] | None]] = {}
+        for host, message in zip(hosts, self._exchange.all_gather("replica copies", held), strict=True):
+            for leaf, block, device, digest, witness in message:
+                digests.setdefault((leaf, block), {})[f"{host}/{device}"] = digest
+                witnesses.setdefault((leaf, block), set()).add(tuple(witness) if witness else None)
+        blocks = []
+        for leaf in leaves:
+            described = plan.leaves[leaf]
+            for number, bounds in enumerate(described.blocks):
+                seen = witnesses.get((leaf, number), set())
+                blocks.append(
+                    Block(
+                        leaf=described.path,
+                        index=described.block_index(bounds),
+                        num_bytes=described.block_bytes(bounds),
+                        digests=digests.get((leaf, number), {}),
+                        verified=next(iter(seen)) if len(seen) == 1 else None,
+                    )
+                )
+        return blocks
+
+    def _localise(self, verdict: Verdict, plan: Plan, values: Sequence[Any], hosts: Sequence[str]) -> Verdict:
+        """The verdict with the places where copies differ, as far as they are looked for."""
+        blocks = {
+            (leaf.path, leaf.block_index(bounds)): (leaf, bounds) for leaf in plan.leaves for bounds in leaf.blocks
+        }
+        pairs = [
+            Pair(leaf=leaf, bounds=bounds, holders=(divergence.groups[0][0], group[0]))
+            for divergence in verdict.divergences
+            for leaf, bounds in [blocks[divergence.leaf, divergence.index]]
+            for group in divergence.groups[1:]
+        ][:MOST_PAIRS_SEARCHED]
+        found = localise(pairs, _local_copies(plan, values, hosts[self._exchange.rank]), self._exchange)
+        places: dict[tuple[str, str], list[Difference]] = {}
+        for pair, difference in zip(pairs, found, strict=True):
+            if difference:
+                places.setdefault((pair.leaf.path, pair.leaf.block_index(pair.bounds)), []).append(difference)
+        divergences = tuple(
+            dataclasses.replace(item, differences=tuple(places.get((item.leaf, item.index), [])))
+            for item in verdict.divergences
         )
-    blocks = _blocks(leaves, {host: message["copies"] for host, message in zip(hosts, messages, strict=True)})
-    return judge(blocks, step=step, num_leaves=len(leaves), seconds=time.perf_counter() - start)
+        return dataclasses.replace(verdict, divergences=divergences)
 
 
-def _describe(path: str, value: Any) -> Leaf:
-    if isinstance(value, jax.Array):
-        indices = value.sharding.devices_indices_map(value.shape).values()
-        blocks = {_bounds(index, value.shape) for index in indices}
-        return Leaf(
-            path=path,
-            kind="array",
-            dtype=str(value.dtype),
-            shape=value.shape,
-            blocks=tuple(sorted(blocks)),
-            item_bytes=value.dtype.itemsize,
-        )
-    array = np.asarray(value)
-    if array.dtype.hasobject:
-        raise TypeError(f"cannot compare replicas of {path}: {type(value).__name__} is neither an array nor a number")
-    whole = tuple((0, size) for size in array.shape)
-    return Leaf(
-        path=path,
-        kind="memory",
-        dtype=str(array.dtype),
-        shape=array.shape,
-        blocks=(whole,),
-        item_bytes=array.dtype.itemsize,
+def check_replicas(tree: PyTree, *, exchange: Exchange, host: str, step: int) -> Verdict:
+    """One check by a `ReplicaChecker` without a past."""
+    return ReplicaChecker(exchange, host).check(tree, step=step)
+
+
+def _built_differently(differences: tuple[Divergence, ...], plan: Plan, step: int) -> Verdict:
+    return Verdict(
+        status="diverged",
+        step=step,
+        num_leaves=len(plan.leaves),
+        bytes_checked=0,
+        bytes_single_copy=0,
+        seconds=0.0,
+        divergences=differences,
     )
 
 
-def _fingerprint(values: Sequence[Any], leaves: Sequence[Leaf]) -> list[list[Copy]]:
-    """For each leaf, the copies that this process holds; all devices work at once, and are waited for once."""
-    pending = [_start(value) for value in values]
-    finished = jax.device_get(pending)
-    copies = []
-    for value, leaf, words in zip(values, leaves, finished, strict=True):
-        if leaf.kind == "memory":
-            copies.append([(0, "memory", fingerprint_host(np.asarray(value)))])
-            continue
-        # Not `shard.index`: for an array of typed keys it has the dimensions of the key data as well.
-        indices = value.sharding.devices_indices_map(value.shape)
-        numbers = {bounds: number for number, bounds in enumerate(leaf.blocks)}
-        copies.append(
-            [
-                (numbers[_bounds(indices[shard.device], leaf.shape)], _device(shard.device), f"{first:08x}{second:08x}")
-                for shard, (first, second) in zip(value.addressable_shards, words, strict=True)
-            ]
-        )
+def _local_copies(plan: Plan, values: Sequence[Any], host: str) -> Mapping[tuple[str, Bounds, str], LocalCopy]:
+    copies = {}
+    for copy in plan.copies:
+        leaf, value = plan.leaves[copy.leaf], values[copy.leaf]
+        data = np.asarray(value) if copy.shard is None else value.addressable_shards[copy.shard].data
+        copies[leaf.path, leaf.blocks[copy.block], f"{host}/{copy.device}"] = LocalCopy(data=data)
     return copies
 
 
-def _start(value: Any) -> jax.Array | np.ndarray:
-    """Fingerprints of a leaf's local shards, uint32 of shape (shards, 2), started and not waited for."""
-    shards = [shard.data for shard in value.addressable_shards] if isinstance(value, jax.Array) else []
-    if not shards or not shards[0].size:
-        return np.zeros((len(shards), 2), np.uint32)
-    return fingerprint_copies(shards)
-
-
-def _blocks(leaves: Sequence[Leaf], copies: dict[str, list[list[Copy]]]) -> list[Block]:
-    """Every block of every leaf with the copies that any host holds (`{host: for each leaf, its copies}`)."""
-    blocks = []
-    for position, leaf in enumerate(leaves):
-        digests: list[dict[str, str]] = [{} for _ in leaf.blocks]
-        for host, held_by_host in copies.items():
-            for number, device, digest in held_by_host[position]:
-                digests[number][f"{host}/{device}"] = digest
-        blocks += [
-            Block(leaf=leaf.path, index=leaf.block_index(bounds), num_bytes=leaf.block_bytes(bounds), digests=held)
-            for bounds, held in zip(leaf.blocks, digests, strict=True)
-        ]
-    return blocks
+def _signature(value: Any) -> tuple[Any, ...]:
+    """What must be equal for one plan to fit; a number in host memory is one of its type."""
+    if isinstance(value, jax.Array):
+        return value.shape, value.dtype, value.sharding
+    return type(value), np.shape(value), getattr(value, "dtype", None)
 
 
 def _distinct(hosts: list[str]) -> list[str]:
     """Names that tell the ranks apart: two copies must never count as one because their hosts are namesakes."""
     return hosts if len(set(hosts)) == len(hosts) else [f"{host} (rank {rank})" for rank, host in enumerate(hosts)]
-
-
-def _bounds(index: tuple[slice, ...], shape: tuple[int, ...]) -> Bounds:
-    return tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
-
-
-def _device(device: jax.Device) -> str:
-    return f"{device.platform}:{device.id}"
 
 
 def _path(keys: tuple[Any, ...]) -> str:

@@ -22,12 +22,49 @@ class Block:
         index: which part of the leaf, as NumPy writes it (`[0:4, 0:8]`); empty for all of it.
         num_bytes: bytes of one copy.
         digests: `{holder: digest}`, holders as `host/device`, or `host/memory` for NumPy arrays.
+        verified: digest that all copies have had, and the step since which they had it, if the block seems not to
+            change; see `Verified`.
     """
 
     leaf: str
     index: str
     num_bytes: int
     digests: dict[str, str]
+    verified: tuple[str, int] | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Difference:
+    """Where two copies of a block first differ, element by element in row-major order.
+
+    Attributes:
+        holders: the two; the first is of the first group of the divergence.
+        index: of the element in the leaf, in each dimension.
+        bits: positions of the differing bits, 0 being the lowest (of the real part, if complex).
+        hexes, values: the element's bits and its value in both copies.
+        bad_chunks, num_chunks: how much differs: of so many equal chunks of the block, so many.
+        chunk_elements: elements of a chunk; 1 if every element was compared.
+    """
+
+    holders: tuple[str, str]
+    index: tuple[int, ...]
+    bits: tuple[int, ...]
+    hexes: tuple[str, str]
+    values: tuple[str, str]
+    bad_chunks: int
+    num_chunks: int
+    chunk_elements: int
+
+    def __str__(self) -> str:
+        ours, theirs = (
+            f"{bits} ({value})" if value else bits for bits, value in zip(self.hexes, self.values, strict=True)
+        )
+        number = ("bits " if len(self.bits) > 1 else "bit ") + _shorten(list(map(str, self.bits)))
+        size = "elements" if self.chunk_elements == 1 else f"chunks of {self.chunk_elements} elements"
+        return (
+            f"first at {list(self.index)}: {ours} on {self.holders[0]}, {theirs} on {self.holders[1]}, {number}; "
+            f"{self.bad_chunks} of {self.num_chunks} {size} differ"
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,8 +73,11 @@ class Divergence:
 
     Attributes:
         leaf, index: as in `Block`.
-        groups: holders that agree with each other, the largest group first.
-        culprits: holders outvoted by more than half of all copies; empty if there is no such majority.
+        groups: holders that agree with each other; the group that is right first if that is known, then the largest.
+        culprits: holders of copies that are wrong; empty if nothing tells.
+        how: "majority" if more than half of all copies agree; "unchanged since step N" if a copy of a block that was
+            not seen to change still has the bits that were verified; else "unknown".
+        differences: the first group against others, where that was looked for.
         detail: in words, what differs where bits could not be compared; else empty.
     """
 
@@ -45,15 +85,17 @@ class Divergence:
     index: str = ""
     groups: tuple[tuple[str, ...], ...] = ()
     culprits: tuple[str, ...] = ()
+    how: str = "unknown"
+    differences: tuple[Difference, ...] = ()
     detail: str = ""
 
     def __str__(self) -> str:
         if self.detail:
             return f"{self.leaf}: {self.detail}"
         groups = " against ".join(f"{len(group)} x ({_shorten(group)})" for group in self.groups)
-        if self.culprits:
-            return f"{self.leaf}{self.index}: {groups}; culprit: {_shorten(self.culprits)}"
-        return f"{self.leaf}{self.index}: {groups}; culprit unknown: no group is more than half"
+        culprit = f"{_shorten(self.culprits)} ({self.how})" if self.culprits else "unknown: no group is more than half"
+        lines = [f"{self.leaf}{self.index}: {groups}; culprit{':' if self.culprits else ''} {culprit}"]
+        return "\n    ".join([*lines, *map(str, self.differences)])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,38 +129,57 @@ class Verdict:
             lines.append(f"  and {len(self.divergences) - len(lines)} more")
         leaves = len({divergence.leaf for divergence in self.divergences})
         raise ReplicaDivergenceError(
-            f"replicas differ at step {self.step}, in {leaves} of {self.num_leaves} leaves:\n" + "\n".join(lines)
+            f"replicas differ at step {self.step}, in {leaves} of {self.num_leaves} leaves:\n" + "\n".join(lines), self
         )
 
 
-def judge(blocks: Sequence[Block], *, step: int, num_leaves: int, seconds: float) -> Verdict:
-    """The verdict over all blocks of a tree that is built alike on all ranks."""
+def judge(
+    blocks: Sequence[Block],
+    *,
+    step: int,
+    num_leaves: int,
+    seconds: float,
+    bytes_checked: int = 0,
+    bytes_single_copy: int = 0,
+) -> Verdict:
+    """The verdict over a tree that is built alike on all ranks.
+
+    Args:
+        blocks: those that must be looked at one by one.
+        bytes_checked, bytes_single_copy: of all other blocks, whose copies are known to agree.
+    """
     compared = [block for block in blocks if len(block.digests) > 1]
     checked = sum(block.num_bytes for block in compared)
     divergences = tuple(divergence for block in compared if (divergence := vote(block)))
-    status: Status = "diverged" if divergences else "ok" if checked else "nothing-checked"
+    status: Status = "diverged" if divergences else "ok" if checked + bytes_checked else "nothing-checked"
     return Verdict(
         status=status,
         step=step,
         num_leaves=num_leaves,
-        bytes_checked=checked,
-        bytes_single_copy=sum(block.num_bytes for block in blocks) - checked,
+        bytes_checked=bytes_checked + checked,
+        bytes_single_copy=bytes_single_copy + sum(block.num_bytes for block in blocks) - checked,
         seconds=seconds,
         divergences=divergences,
     )
 
 
 def vote(block: Block) -> Divergence | None:
-    """None if all copies agree; else who agrees with whom, and who is outvoted by more than half of all copies."""
+    """None if all copies agree; else who agrees with whom, and who is wrong if a majority or the past tells."""
     holders = collections.defaultdict(list)
     for holder, digest in block.digests.items():
         holders[digest].append(holder)
     if len(holders) < 2:
         return None
-    groups = sorted((tuple(sorted(group)) for group in holders.values()), key=lambda group: (-len(group), group))
-    majority = 2 * len(groups[0]) > len(block.digests)
-    culprits = tuple(holder for group in groups[1:] for holder in group) if majority else ()
-    return Divergence(leaf=block.leaf, index=block.index, groups=tuple(groups), culprits=culprits)
+    largest = max(holders, key=lambda digest: len(holders[digest]))
+    right, how = None, "unknown"
+    if 2 * len(holders[largest]) > len(block.digests):
+        right, how = largest, "majority"
+    elif block.verified and block.verified[0] in holders:
+        right, how = block.verified[0], f"unchanged since step {block.verified[1]}"
+    ranked = sorted(holders, key=lambda digest: (digest != right, -len(holders[digest]), sorted(holders[digest])))
+    groups = tuple(tuple(sorted(holders[digest])) for digest in ranked)
+    culprits = tuple(holder for group in groups[1:] for holder in group) if right else ()
+    return Divergence(leaf=block.leaf, index=block.index, groups=groups, culprits=culprits, how=how)
 
 
 def compare_structures(structures: dict[str, dict[str, str]]) -> tuple[Divergence, ...]:

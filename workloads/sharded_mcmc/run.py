@@ -102,9 +102,10 @@ def sample(
             history.record_draws(start, rows, context.gather(trace["position"]))
         context.report(stop, total, **{name: values[-1].mean() for name, values in stats.items()})
         state = context.inject(stop, state)
-        if is_due(stop, total, context.check_every):
+        saves = is_due(stop, total, context.checkpoint_every)
+        if stop < total and (saves or context.check_due(stop, total)):
             context.assert_replicas_equal(state, step=stop)
-        if is_due(stop, total, context.checkpoint_every):
+        if saves:
             saver.save(stop, {"state": state, "history": history.filled(stop)}, metadata)
         start = stop
     return state

@@ -249,7 +249,7 @@ def _guard(progress: Progress, trainer: Trainer, text: Text, saver: Saver, conte
     """Compares the replicas where that is due, and before each checkpoint; saves."""
     step, total, state = progress.step, trainer.config.steps, progress.state
     saves = due(step, context.checkpoint_every, total)
-    if saves or due(step, context.check_every, total):
+    if saves or context.check_due(step, total):
         context.assert_replicas_equal({"params": state["params"], "opt": state["opt"]}, step=step)
     if saves:
         metadata = metadata_of(trainer, text, context) | {"num_validations": len(progress.validations)}

@@ -1,0 +1,101 @@
+"""When is a replica check due? Every so many steps, or by what checks cost; the same answer on every rank."""
+
+import dataclasses
+import time
+
+from workloads.exchange import Exchange
+
+BUDGET = 0.01  # of the run time that checks may take
+FIRST_CHECK_S = 1.0  # taken for granted before one was measured; a first check compiles
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Costs:
+    """What rank 0 has measured.
+
+    Attributes:
+        run_s: seconds since the steps began.
+        checks_s: of these, in checks.
+        next_s: what the next one will take: as much as the last.
+    """
+
+    run_s: float
+    checks_s: float
+    next_s: float
+
+
+def decide(costs: Costs, *, step: int, first_step: int) -> tuple[bool, int]:
+    """Whether a check fits into the budget now.
+
+    Args:
+        costs: so far.
+        step: steps done.
+        first_step: steps that were done when `run_s` began.
+
+    Returns:
+        Whether it is due, and if not, the step at which to decide again: when the run should be long enough, but not
+        further ahead than the steps made so far, as steps may get slower.
+    """
+    missing_s = (costs.checks_s + costs.next_s) / BUDGET - costs.run_s
+    if missing_s <= 0:
+        return True, step + 1
+    done = step - first_step
+    wait = int(done * missing_s / costs.run_s) if costs.run_s > 0 else 0
+    return False, step + max(1, min(wait, done))
+
+
+class Cadence:
+    """Decides on rank 0, as seldom as can be, and tells the others: all check, or none does.
+
+    Args:
+        exchange: messages between the ranks; used only to decide by cost.
+        every: steps between checks; 0: as often as `BUDGET` allows.
+    """
+
+    def __init__(self, exchange: Exchange, every: int):
+        self._exchange = exchange
+        self._every = every
+        self._started_s: float | None = None
+        self._first_step = 0
+        self._ask_at = 0
+        self._checks_s = 0.0
+        self._next_s = FIRST_CHECK_S
+        self._due_since_s: float | None = None
+
+    def next_step(self, step: int) -> int:
+        """The first step after `step` at which a check may be due; equal on all ranks."""
+        if self._every:
+            return step - step % self._every + self._every
+        return max(step + 1, self._ask_at)
+
+    def due(self, step: int, total: int) -> bool:
+        """Whether to check after `step` of `total`; every rank must ask at the same steps, and then check.
+
+        Raises:
+            TimeoutError: naming the ranks that did not ask.
+        """
+        now = time.monotonic()
+        if step >= total:
+            return True
+        if self._every:
+            return step % self._every == 0
+        if self._started_s is None:
+            self._started_s, self._first_step, self._ask_at = now, step, step + 1
+        if step < self._ask_at:
+            return False
+        mine = Costs(run_s=now - self._started_s, checks_s=self._checks_s, next_s=self._next_s)
+        costs = Costs(**self._exchange.all_gather("check due", dataclasses.asdict(mine))[0])
+        is_due, self._ask_at = decide(costs, step=step, first_step=self._first_step)
+        self._due_since_s = now if is_due else None
+        return is_due
+
+    def checked(self, began_s: float) -> None:
+        """Books a check that ends now; what was done for it since it was found due is part of its cost.
+
+        Args:
+            began_s: when it began, by the monotonic clock.
+        """
+        seconds = time.monotonic() - (self._due_since_s or began_s)
+        self._due_since_s = None
+        self._checks_s += seconds
+        self._next_s = seconds
