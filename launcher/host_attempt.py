@@ -41,6 +41,7 @@ class HostAttempt:
             "host": host,
             "address": address,
             "output": str(self.output),
+            "compile_cache": str(files.parent / "compile-cache"),
             "log": str(self.log),
         }
 
