@@ -1,7 +1,6 @@
 """Runs on ranks: saves a state, or restores it, on whatever layout the test asks for."""
 
 import resource
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +9,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from workloads import checkpoint
+from workloads.checkpoint.folders import find_folders, remove
 from workloads.context import Context
 from workloads.errors import FencedError, ReplicaDivergenceError
 from workloads.fence import write_fence
@@ -154,5 +154,8 @@ def diverged(context: Context) -> str:
     return "saved"
 
 
-def folders(context: Context) -> list[str]:
-    return sorted(path.name for path in Path(context.storage).iterdir())
+def forget_after(storage: str, step: int) -> None:
+    """As if the run had been killed before it saved again."""
+    for folder in find_folders(storage):
+        if folder.step > step:
+            remove(folder.path)

@@ -13,6 +13,7 @@ import xarray
 from matplotlib.image import imread
 
 from tests.ranks import run_ranks
+from tests.workloads.checkpoint_programs import forget_after
 from tests.workloads.independent_chains_programs import digest, sample
 from workloads.context import Context
 from workloads.errors import ConfigError
@@ -45,10 +46,10 @@ class Run:
 
 
 def run_here(config: Config, folder: Path, **more: Any) -> Run:
-    resume_step = more.pop("resume_step", None)
+    resume = more.pop("resume", False)
     events: list[dict[str, Any]] = []
     context = Context.local(folder, seed=1, emit=events.append, **more)
-    return Run(run(config, context, resume_step=resume_step), folder, events)
+    return Run(run(config, context, resume), folder, events)
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +166,8 @@ def test_one_device_on_one_host_is_never_called_ok(gaussian: Run) -> None:
 
 
 def test_a_resumed_run_gives_the_bits_of_the_unbroken_one(gaussian: Run) -> None:
-    resumed = run_here(Config(draws_per_dispatch=77), gaussian.folder, resume_step=1300)
+    forget_after(str(gaussian.folder / "checkpoints"), 1300)
+    resumed = run_here(Config(draws_per_dispatch=77), gaussian.folder, resume=True)
     assert resumed.result.result_digest == gaussian.result.result_digest
     assert min(event["step"] for event in resumed.events if event["type"] == "report") > 1300
 
@@ -173,9 +175,14 @@ def test_a_resumed_run_gives_the_bits_of_the_unbroken_one(gaussian: Run) -> None
 def test_a_checkpoint_of_other_parameters_is_refused(small: Job) -> None:
     state, history = small.gather()
     small.save(120, state, history)
-    other = dataclasses.replace(small, config=Config(**SMALL | {"step_size": 0.2}))
-    with pytest.raises(ConfigError, match=r"made with step_size=0.1; resume"):
-        other.restored(120)
+    small.saver.wait()
+    for change, message in (
+        ({"step_size": 0.2}, r"made with step_size=0.1; resume"),
+        ({"num_draws": 50}, r"num_draws=50: the checkpoint has 60; it may only grow"),
+    ):
+        other = dataclasses.replace(small, config=Config(**SMALL | change))
+        with pytest.raises(ConfigError, match=message):
+            other.restore()
 
 
 def test_chains_do_not_depend_on_padding_or_on_other_chains(small: Job, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -43,3 +44,22 @@ def shard_rows(
 def shard_row_mask(num_rows: int, mesh: Mesh) -> jax.Array:
     """True for real rows, false for padding: (padded rows,), bool, sharded like the rows."""
     return shard_rows(np.ones(num_rows, bool), mesh)
+
+
+def placed_like(leaf: jax.Array, shape: tuple[int, ...]) -> jax.Array | jax.ShapeDtypeStruct:
+    """Where to read an array that was padded for another number of devices: a copy on each; else like `leaf`."""
+    if leaf.shape == shape:
+        return leaf
+    return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=NamedSharding(leaf.sharding.mesh, P()))
+
+
+def repadded(leaf: jax.Array, found: jax.Array) -> jax.Array:
+    """`found` in the shape and sharding of `leaf`: padding cut off, or more of it, zero; no real row is touched."""
+    if found.shape == leaf.shape:
+        return found
+
+    def fit(array: jax.Array) -> jax.Array:
+        kept = array[tuple(slice(size) for size in leaf.shape)]
+        return jnp.pad(kept, [(0, size - now) for size, now in zip(leaf.shape, kept.shape, strict=True)])
+
+    return jax.jit(fit, out_shardings=leaf.sharding)(found)

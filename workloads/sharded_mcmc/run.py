@@ -15,7 +15,7 @@ from workloads.result import Result, digest_arrays
 from workloads.sharded_mcmc.config import Config
 from workloads.sharded_mcmc.history import History
 from workloads.sharded_mcmc.model import Model
-from workloads.sharded_mcmc.placement import DATA_AXIS
+from workloads.sharded_mcmc.placement import DATA_AXIS, placed_like, repadded
 from workloads.sharded_mcmc.program import State
 from workloads.sharded_mcmc.report import assess_posterior, write_results
 from workloads.sharded_mcmc.setup import Compiled, build_model, build_program, compile_program
@@ -46,7 +46,7 @@ def run(config: Config, context: Context, resume: bool = False) -> Result:
         max_draws_mib=config.max_draws_mib,
     )
     start, state, saver = 0, compiled.init(), Saver(context)
-    metadata = metadata_of(config, context, model, history)
+    metadata = metadata_of(config, context, model, state, history)
     if resume:
         start, state = restore(config, context, metadata, state, history)
         saver.start_from(start)
@@ -121,7 +121,7 @@ def is_due(step: int, total: int, period: int) -> bool:
     return bool(period) and step % period == 0 and step < total
 
 
-def metadata_of(config: Config, context: Context, model: Model, history: History) -> dict[str, Any]:
+def metadata_of(config: Config, context: Context, model: Model, state: State, history: History) -> dict[str, Any]:
     """What a checkpoint says besides arrays."""
     return {
         "workload": "sharded-mcmc",
@@ -129,6 +129,7 @@ def metadata_of(config: Config, context: Context, model: Model, history: History
         "seed": context.seed,
         "data_sha256": model.data_sha256,
         "keep_every": history.keep_every,
+        "state_shapes": [list(leaf.shape) for leaf in jax.tree.leaves(state)],  # with the padding of this layout
     }
 
 
@@ -146,13 +147,17 @@ def restore(
 
     def like(step: int, saved: dict[str, Any]) -> dict[str, Any]:
         check_resumable(config, step, saved, metadata)
-        return {"state": state, "history": history.like_filled(step, saved["keep_every"])}
+        shapes = jax.tree.unflatten(jax.tree.structure(state), map(tuple, saved["state_shapes"]))
+        return {
+            "state": jax.tree.map(placed_like, state, shapes),
+            "history": history.like_filled(step, saved["keep_every"]),
+        }
 
     found = checkpoint.resume(context, like)
     if found is None:
         return 0, state
     history.fill(found.state["history"], found.metadata["keep_every"])
-    return found.step, found.state["state"]
+    return found.step, jax.tree.map(repadded, state, found.state["state"])
 
 
 def check_resumable(config: Config, step: int, saved: dict[str, Any], now: dict[str, Any]) -> None:
