@@ -25,12 +25,16 @@ class LaunchLedger:
     A rank that is merely behind is no difference. Two ranks differ where one has launched another program than the
     other at the same place, or where they have launched different numbers of programs at the report of the same step.
 
+    Args:
+        num_ranks: how many take part.
+
     Attributes:
         difference: the first difference that was found, in words; empty while there is none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, num_ranks: int):
         self.difference = ""
+        self._num_ranks = num_ranks
         self._known: dict[int, Launches] = {}
         self._digests: dict[int, dict[int, str]] = {}  # {number of launches: {rank: digest}}
         self._reports: dict[tuple[int, int], dict[int, int]] = {}  # {(step, how often before): {rank: launches}}
@@ -87,10 +91,10 @@ class LaunchLedger:
         self._known[rank] = Launches(count=news.count, digest=news.digest, runs=tuple(runs[-MAX_RUNS:]))
 
     def _forget_common(self) -> None:
-        """Drops what all ranks heard so far have been seen to agree upon."""
-        common = min(log.count for log in self._known.values())
-        if len(self._known) < 2:
+        """Drops what all ranks have been seen to agree upon."""
+        if len(self._known) < self._num_ranks:
             return
+        common = min(log.count for log in self._known.values())
         for rank, log in self._known.items():
             runs = tuple(drop_first(log.runs, common - log.start))
             self._known[rank] = Launches(count=log.count, digest=log.digest, runs=runs)

@@ -6,7 +6,9 @@ and without this every other host would compile again after each restart.
 
 import inspect
 import warnings
+import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -26,14 +28,35 @@ def use_compile_cache(folder: str | None) -> str:
     """
     if folder is None:
         return ""
+    # Zlib has a checksum, which JAX checks when it reads; the frames that JAX writes by zstandard have none.
+    compilation_cache.zstd = compilation_cache.zstandard = None
+    drop_damaged(Path(folder))
     jax.config.update("jax_compilation_cache_dir", folder)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
     return _write_on_every_rank()
 
 
+def drop_damaged(folder: Path) -> int:
+    """Deletes entries that cannot be read, and returns how many; about 10 ms for 40 entries.
+
+    JAX writes in place and never replaces an entry: one that a killed rank left half written would be compiled again
+    at every start.
+    """
+    damaged = 0
+    for path in folder.glob("*-cache"):
+        try:
+            zlib.decompress(path.read_bytes())
+        except zlib.error:
+            path.unlink(missing_ok=True)
+            damaged += 1
+    return damaged
+
+
 def _write_on_every_rank() -> str:
-    original: Callable[..., None] = compiler._cache_write
+    original: Callable[..., None] | None = getattr(compiler, "_cache_write", None)
+    if original is None:
+        return "this JAX has no jax._src.compiler._cache_write"
     found = tuple(inspect.signature(original).parameters)
     if found[: len(KNOWN_PARAMETERS)] != KNOWN_PARAMETERS or found[len(KNOWN_PARAMETERS) :] not in (
         (),

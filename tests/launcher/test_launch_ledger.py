@@ -22,7 +22,7 @@ def _report(log: LaunchLog, step: int) -> dict[str, object]:
 
 
 def test_a_rank_that_is_behind_is_no_difference() -> None:
-    ledger = LaunchLedger()
+    ledger = LaunchLedger(2)
     first, second = _log(["train"] * 3), _log(["train"])
     assert ledger.hear_report(0, _report(first, 3)) == ""
     assert ledger.hear_report(1, _report(second, 1)) == ""
@@ -32,7 +32,7 @@ def test_a_rank_that_is_behind_is_no_difference() -> None:
 
 
 def test_the_first_differing_launch_is_named() -> None:
-    ledger = LaunchLedger()
+    ledger = LaunchLedger(2)
     first, second = _log(["init", *["train"] * 5, "validate", "train"]), _log(["init", *["train"] * 4, "validate"])
     ledger.hear_report(0, _report(first, 6))
     found = ledger.hear_report(1, _report(second, 4))
@@ -42,28 +42,28 @@ def test_the_first_differing_launch_is_named() -> None:
 
 
 def test_a_majority_is_named_first() -> None:
-    ledger = LaunchLedger()
+    ledger = LaunchLedger(3)
     for rank, entry in ((1, "a"), (2, "a"), (0, "b")):
         found = ledger.hear_report(rank, _report(_log([entry]), 1))
     assert found == "launch 1: ranks 1, 2 launched 'a' where rank 0 launched 'b'"
 
 
 def test_programs_of_one_name_are_told_apart() -> None:
-    ledger = LaunchLedger()
+    ledger = LaunchLedger(2)
     ledger.hear_report(0, _report(_log(["train #aa"]), 1))
     found = ledger.hear_report(1, _report(_log(["train #bb"]), 1))
     assert found == "launch 1: rank 0 launched 'train #aa' where rank 1 launched 'train #bb'"
 
 
 def test_a_skipped_launch_of_the_one_program_shows_at_the_same_step() -> None:
-    ledger = LaunchLedger()
+    ledger = LaunchLedger(2)
     first, second = _log(["train"] * 13), _log(["train"] * 12)
     ledger.hear_report(0, _report(first, 13))
     assert ledger.hear_report(1, _report(second, 13)) == "launches at the report of step 13: rank 0 13, rank 1 12"
 
 
 def test_a_step_reported_again_is_compared_with_its_own_kind() -> None:
-    ledger = LaunchLedger()
+    ledger = LaunchLedger(2)
     logs = [_log(["train"]), _log(["train"])]
     for rank, log in enumerate(logs):
         ledger.hear_report(rank, _report(log, 1))
@@ -73,7 +73,7 @@ def test_a_step_reported_again_is_compared_with_its_own_kind() -> None:
 
 
 def test_a_heartbeat_in_a_hang_is_enough() -> None:
-    ledger = LaunchLedger()
+    ledger = LaunchLedger(2)
     first, second = _log(["train", "train"]), _log(["train", "gather"])
     for rank, log in enumerate((first, second)):
         snapshot = log.snapshot()
@@ -82,7 +82,7 @@ def test_a_heartbeat_in_a_hang_is_enough() -> None:
 
 
 def test_news_may_come_late_twice_and_after_a_gap() -> None:
-    ledger = LaunchLedger()
+    ledger = LaunchLedger(2)
     first, second = _log(), _log()
     for step in range(1, 40):
         for log in (first, second):
@@ -108,7 +108,7 @@ def test_interleavings_find_the_difference_and_nothing_else(seed: int) -> None:
     where = next(place for place in range(rng.randrange(150), 199) if entries[place] != entries[place + 1])
     if seed % 2:
         swapped[where : where + 2] = swapped[where + 1], swapped[where]
-    ledger, logs, done = LaunchLedger(), [_log() for _ in range(3)], [0, 0, 0]
+    ledger, logs, done = LaunchLedger(3), [_log() for _ in range(3)], [0, 0, 0]
     while min(done) < len(entries):
         rank = rng.choice([rank for rank in range(3) if done[rank] < len(entries)])
         logs[rank].record((swapped if rank == 2 else entries)[done[rank]])

@@ -11,8 +11,10 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from workloads.agreement import faults, programs
+from workloads.agreement.environment import check_environment, describe_environment
+from workloads.agreement.user_launches import unwatch_launches, watch_launches
 from workloads.context import Context
-from workloads.errors import LaunchOrderError, ProgramMismatchError
+from workloads.errors import EnvironmentMismatchError, LaunchOrderError, ProgramMismatchError
 
 
 def _global(context: Context, length: int = 24, dtype: Any = np.float32) -> jax.Array:
@@ -99,27 +101,26 @@ def local_and_threads(context: Context) -> dict[str, Any]:
                 (2,), NamedSharding(mesh, P("data")), np.arange(2, dtype=np.float32).__getitem__
             )
             part = float(jax.jit(lambda v: v.sum())(array))
-    callback = float(jax.jit(lambda v: jax.pure_callback(lambda a: a, jax.ShapeDtypeStruct((), v.dtype), v.sum()))(x))
+    with_callback = jax.jit(lambda v: jax.pure_callback(lambda a: a, jax.ShapeDtypeStruct((), v.dtype), v.sum()))
+    with_callback.lower(x).compile()  # its text must hold no address of this process
     seconds = []
-    lowered = [jax.jit(lambda v, k=k: jnp.tanh(v * k).sum()).lower(x) for k in range(20)]
-    for one in lowered:
-        module, options = one.compiler_ir(), None
+    for module in [jax.jit(lambda v, k=k: jnp.tanh(v * k).sum()).lower(x).compiler_ir() for k in range(20)]:
         start = time.perf_counter()
         barrier.check("timed", str(module), tuple(range(context.num_ranks)))
         seconds.append(time.perf_counter() - start)
-        assert options is None
     programs.uninstall()
-    return {"total": total, "part": part, "callback": callback, "ms": 1000 * min(seconds), "count": barrier.count}
+    return {"total": total, "part": part, "ms": 1000 * min(seconds), "count": barrier.count}
 
 
 def absent(context: Context) -> str:
     """Rank 1 never compiles the program."""
     message = ""
+    x = _global(context)
     if context.rank == 0:
         exchange = context.exchange.apart("short", timeout_s=1.5)
         programs.install(exchange, host=context.host, emit=context.emit)
         try:
-            jax.jit(lambda v: v.sum()).lower(_global(context)).compile()
+            jax.jit(lambda v: v.sum()).lower(x).compile()
         except TimeoutError as error:
             message = str(error)
         programs.uninstall()
@@ -178,3 +179,52 @@ def launch_cost(context: Context) -> dict[str, float]:
         context.agree("meeting")
         meetings.append(time.perf_counter() - start)
     return {"record_us": 1e6 * min(rounds), "agree_ms": 1000 * min(meetings)}
+
+
+def environments(context: Context, *, key: str) -> str:
+    """The last rank differs in one thing."""
+    environment = describe_environment({"code": "abc", "config": {"steps": 3, "rate": 0.5}, "seed": 0})
+    if context.rank == context.num_ranks - 1 and key:
+        assert key in environment or key.startswith("variable"), sorted(environment)
+        environment[key] = "something else"
+    try:
+        check_environment(environment, exchange=context.exchange, host=context.host)
+    except EnvironmentMismatchError as error:
+        return str(error)
+    return ""
+
+
+def user_launches(context: Context, *, blocking: bool) -> dict[str, Any]:
+    """A user's own jit and AOT programs, 200 launches each, plain and watched; microseconds a launch."""
+    x = _global(context, 4 * 64)
+    step = jax.jit(lambda v: v * 0.5 + v.sum() / 1e6)
+    ahead = jax.jit(lambda v: v + v.mean()).lower(x).compile()
+
+    def microseconds(function: Any) -> float:
+        value = function(x)
+        rounds = []
+        for _ in range(4):
+            start = time.perf_counter()
+            for _ in range(50):
+                value = function(value)
+                if blocking:
+                    jax.block_until_ready(value)
+            jax.block_until_ready(value)
+            rounds.append((time.perf_counter() - start) / 50)
+        return 1e6 * min(rounds)
+
+    plain = [microseconds(step), microseconds(ahead)]
+    jax.clear_caches()
+    on = watch_launches(context.launches)
+    step = jax.jit(lambda v: v * 0.5 + v.sum() / 1e6)
+    ahead = jax.jit(lambda v: v + v.mean()).lower(x).compile()
+    before = context.launches.snapshot().count
+    watched = [microseconds(step), microseconds(ahead)]
+    seen = context.launches.snapshot().count - before
+    local = jax.jit(lambda v: v + 1)
+    for _ in range(5):
+        local(jnp.arange(3))
+    after = context.launches.snapshot()
+    unwatch_launches()
+    return {"on": on, "plain": plain, "watched": watched, "seen": seen, "local": after.count - before - seen,
+            "runs": after.runs}  # fmt: skip

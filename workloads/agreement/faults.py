@@ -28,7 +28,7 @@ class SkipLaunch:
 
     def launch(self, program: Program, args: tuple[Any, ...], log: LaunchLog) -> PyTree:
         if program.name != self.name:
-            return _launch(program, args, log)
+            return program.launch(args)
         log.fault = None
         return zero_results(program)
 
@@ -46,11 +46,11 @@ class SwapLaunches:
     def launch(self, program: Program, args: tuple[Any, ...], log: LaunchLog) -> PyTree:
         if self._early is None:
             self._early = _other_program(program, log)
-            self._result = _launch(self._early, zero_arguments(self._early), log)
+            self._result = self._early.launch(zero_arguments(self._early))
         elif program is self._early:
             log.fault = None
             return self._result
-        return _launch(program, args, log)
+        return program.launch(args)
 
 
 class RecompileProgram:
@@ -70,7 +70,7 @@ class RecompileProgram:
             change_next_program()
         again = Program(program.name, program.function, program.abstract_args, log)
         program.compiled, program.entry = again.compiled, again.entry
-        return _launch(program, args, log)
+        return program.launch(args)
 
 
 def change_next_program() -> None:
@@ -105,11 +105,6 @@ def zero_results(program: Program) -> PyTree:
         return _zeros(leaf, on_devices)
 
     return jax.tree.map(zeros, program.out_info, program.compiled.output_shardings)
-
-
-def _launch(program: Program, args: tuple[Any, ...], log: LaunchLog) -> PyTree:
-    log.record(program.entry)
-    return program.compiled(*args)
 
 
 def _other_program(program: Program, log: LaunchLog) -> Program:

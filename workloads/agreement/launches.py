@@ -37,6 +37,7 @@ class LaunchLog:
     Attributes:
         before_launch: called with the name of each program that spans processes, before it is recorded and launched.
         fault: makes this rank go astray; None but in tests and under `--inject`.
+        watched: whether `watch_launches` records all launches, so that the programs need not.
         programs: `{name: program}` that span processes, as they were compiled through the context.
 
     Args:
@@ -46,6 +47,7 @@ class LaunchLog:
     def __init__(self, exchange: Exchange):
         self.before_launch: Callable[[str], None] | None = None
         self.fault: LaunchFault | None = None
+        self.watched = False
         self.programs: dict[str, Program] = {}
         self._exchange = exchange
         self._lock = threading.Lock()

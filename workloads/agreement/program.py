@@ -49,7 +49,12 @@ class Program:
             log.before_launch(self.name)
         if log.fault is not None:
             return log.fault.launch(self, args, log)
-        log.record(self.entry)
+        return self.launch(args)
+
+    def launch(self, args: tuple[Any, ...]) -> Any:
+        """Records and launches it, faults or no faults."""
+        if not self._log.watched:
+            self._log.record(self.entry)
         return self.compiled(*args)
 
 
