@@ -211,7 +211,9 @@ class Gang:
     def _give_up(self, finding: Finding, text: str) -> None:
         for rank in (self.ranks[number] for number in finding.ranks):
             if not rank.ended:
-                self._end_badly(rank, **{"lost" if finding.kind == "host-silent" else "hung": text})
+                lost = finding.kind == "host-silent"
+                self._end_badly(rank, **{"lost" if lost else "hung": text})
+                rank.ended = lost  # its lease has ended it; nobody is there to be told to stop it
 
     def _handle(self, rank: RankStatus, event: Message) -> None:
         kind = event["type"]

@@ -58,7 +58,7 @@ def take_stacks(pid: int, log: Path) -> str:
             return f"{kernel}\n{stacks}"
         failures.append(failure)
     stacks = _faulthandler(pid, log) if state != "T" else ""
-    return f"{kernel}\n{stacks or 'no stack can be had of it'} ({'; '.join(failures)})\n"
+    return f"{kernel}\n{stacks or 'no stack can be had of it'} ({'; '.join(dict.fromkeys(failures))})\n"
 
 
 def innermost(stacks: str) -> str:

@@ -11,6 +11,7 @@ import pytest
 from tests.conftest import Cli, processes_of
 
 pytestmark = pytest.mark.cluster
+ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
 
 TRANSFORMER = ("submit", "transformer", "--set", "steps=100000", "--set", "eval_every=5", "--set",
                "mesh=data:2,model:2", "--detach")  # fmt: skip
@@ -32,7 +33,7 @@ def _if_at_work(status: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def end_if_running(cli: Cli, job: str) -> None:
-    if cli.job(job)["state"] not in ("SUCCEEDED", "FAILED", "CANCELLED"):
+    if cli.job(job)["state"] not in ENDED:
         cli("cancel", job)
 
 
@@ -73,3 +74,34 @@ def test_stacks_of_a_running_job_show_all_ranks_and_hold_nothing_up(cli: Cli, cl
 def test_stacks_of_what_does_not_run_are_refused_in_words(cli: Cli, cluster: str) -> None:
     cli("submit", "psum-check", "--name", "over")
     assert "has ended (SUCCEEDED), and no stacks of it were taken" in cli("stacks", "over", code=2)
+
+
+def test_a_silent_host_is_suspected_then_lost_and_a_short_silence_is_survived(cli: Cli, cluster: str) -> None:
+    status = start(cli, "cut-off")
+    rank = psutil.Process(status["ranks"][1]["pid"])
+    agent = rank.parents()[1]  # of the template
+    assert "ray::Agent" in " ".join(agent.cmdline())
+    try:
+        agent.suspend()
+        time.sleep(5.0)
+        agent.resume()
+        step = cli.json("status", "cut-off")["ranks"][1]["step"]
+        cli.wait_for(lambda: cli.json("status", "cut-off")["ranks"][1]["step"] > step, 20.0)
+        assert events(cli, "cut-off", "watchdog") == []
+        started = time.monotonic()
+        agent.suspend()
+        suspected = cli.wait_for(lambda: events(cli, "cut-off", "watchdog"), 20.0)[0]
+        suspected_s = time.monotonic() - started
+        cli.wait_for(lambda: len(events(cli, "cut-off", "watchdog")) > 1, 20.0)
+        lost_s = time.monotonic() - started
+        gone, _ = psutil.wait_procs([rank], timeout=10.0)
+    finally:
+        agent.resume()
+    lost = events(cli, "cut-off", "watchdog")[1]
+    assert (suspected["finding"], suspected["ranks"], suspected["fatal"]) == ("host-silent", [1], False)
+    assert (lost["finding"], lost["ranks"], lost["fatal"]) == ("host-silent", [1], True)
+    assert suspected_s < 13.0 and 14.0 < lost_s < 20.0, "10 and 15 s on a quiet machine"
+    assert gone, "its lease ended it"
+    cli.wait_for(lambda: cli.job("cut-off")["state"] in ENDED or cli.job("cut-off")["attempt"] > 1, 30.0)
+    end_if_running(cli, "cut-off")
+    cli.wait_for(lambda: all(host["job"] is None for host in cli.json("status", cluster)["hosts"]), 30.0)

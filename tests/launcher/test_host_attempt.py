@@ -1,0 +1,81 @@
+"""What an agent answers about its rank: every event once, only the last progress, and how the process is."""
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from launcher.attempt import HostNews, RankTask
+from launcher.host_attempt import HostAttempt
+from launcher.rank_process import RankProcess
+from launcher.template_process import TemplateProcess
+from tests.conftest import ROOT
+
+TASK = RankTask(
+    attempt_id="job.1.0", job="job", rank=0, num_ranks=1, workload="psum-check", settings={}, files={}, seed=0,
+    checkpoint_every=0, check_every=0, jax_config={}, code_digest="digest", storage="/nowhere",
+)  # fmt: skip
+
+
+async def attempt_of(folder: Path, code: str) -> tuple[HostAttempt, RankProcess, TemplateProcess]:
+    """A rank at work in which `import jax` runs `code`."""
+    for name in ("modules", "work", "ranks"):
+        (folder / name).mkdir()
+    (folder / "modules" / "jax.py").write_text(code)
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder / 'modules'}", "SPMD_LAUNCH_LEASE_S": "30"}
+    template = await TemplateProcess.start(environment, folder, "digest")
+    process = await template.fork()
+    attempt = HostAttempt(TASK, process, folder / "attempt")
+    await process.assign(attempt.assignment("h0", "127.0.0.1", folder), attempt.hear, attempt.silence_s)
+    return attempt, process, template
+
+
+async def until_progress(attempt: HostAttempt, after: int) -> HostNews:
+    deadline = time.monotonic() + 60.0
+    news = await attempt.news(after, 0.1)
+    while news.progress is None:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+        news = await attempt.news(after, 0.1)
+    return news
+
+
+def run(program: Any) -> None:
+    asyncio.run(asyncio.wait_for(program, 120.0))
+
+
+def test_events_are_kept_until_they_have_arrived_and_of_progress_only_the_last(tmp_path: Path) -> None:
+    async def program() -> None:
+        attempt, process, template = await attempt_of(tmp_path, "import time; time.sleep(600)")
+        first = await until_progress(attempt, 0)
+        assert [event["type"] for event in first.events] == ["phase"]
+        assert first.progress is not None and first.progress["phase"] == "import"
+        assert (await attempt.news(0, 0.1)).events == first.events, "the answer may have been lost"
+        attempt.hear({"type": "report", "step": 1})
+        second = await attempt.news(1, 0.1)
+        assert [event["type"] for event in second.events] == ["report"]
+        assert (await attempt.news(0, 0.1)).events == second.events, "an old question drops nothing"
+        assert (await attempt.news(2, 0.1)).events == []
+        process.kill()
+        await process.wait()
+        assert (await attempt.news(2, 0.0)).state == ""
+        await template.end()
+
+    run(program())
+
+
+def test_a_stopped_rank_is_silent_and_its_state_is_told(tmp_path: Path) -> None:
+    async def program() -> None:
+        attempt, process, template = await attempt_of(tmp_path, "import time; time.sleep(600)")
+        assert (await until_progress(attempt, 0)).silent_s < 2.0
+        os.kill(process.pid, signal.SIGSTOP)
+        await asyncio.sleep(2.5)
+        news = await attempt.news(1, 0.1)
+        assert news.state == "T" and news.silent_s >= 1.9
+        process.kill()
+        await process.wait()
+        await template.end()
+
+    run(program())

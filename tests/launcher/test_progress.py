@@ -1,0 +1,128 @@
+"""What a rank says of itself, from a thread: real processes whose main thread sleeps, computes, or holds the lock."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from launcher.rank.progress import LOOK_PERIOD_S, Progress, own_seconds
+from tests.conftest import ROOT
+
+Message = dict[str, Any]
+
+
+def heard() -> tuple[Progress, list[Message]]:
+    messages: list[Message] = []
+    return Progress(messages.append), messages
+
+
+def test_every_event_is_passed_on_and_moves_the_rank() -> None:
+    progress, messages = heard()
+    events: list[Message] = [
+        {"type": "phase", "phase": "run"},
+        {"type": "report", "step": 3, "total": 9, "metrics": {"loss": 1.0}},
+        {"type": "verdict", "status": "ok"},
+    ]
+    for event in events:
+        progress.emit(event)
+    assert messages == events
+    said = progress.message()
+    assert (said["moves"], said["phase"], said["step"], said["total"]) == (2, "run", 3, 9)
+
+
+def test_the_time_from_report_to_report_leaves_other_phases_out() -> None:
+    progress, _ = heard()
+    assert "usual_s" not in progress.message()
+    progress.emit({"type": "phase", "phase": "checkpoint"})
+    time.sleep(0.3)
+    progress.emit({"type": "phase", "phase": "run"})
+    progress.emit({"type": "report", "step": 1, "total": 9})
+    assert progress.message()["longest_s"] < 0.2
+    time.sleep(0.3)
+    progress.emit({"type": "report", "step": 2, "total": 9})
+    assert 0.3 <= progress.message()["longest_s"] < 2.0
+
+
+def test_a_launch_is_a_move_and_is_told() -> None:
+    progress, _ = heard()
+    time.sleep(0.2)
+    assert progress.message()["since"] >= 0.2
+    progress.launches = lambda: {"launches": 4, "program": "train"}
+    said = progress.message()
+    assert (said["launches"], said["program"]) == (4, "train")
+    assert said["since"] < 0.2
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "cpu_s", "waits", "own_s"),
+    [
+        (LOOK_PERIOD_S, 0.0, True, 0.0),  # waits for a peer
+        (LOOK_PERIOD_S, 0.03, True, 0.03),  # computes in part
+        (LOOK_PERIOD_S, 0.4, True, LOOK_PERIOD_S),  # on four cores
+        (LOOK_PERIOD_S, 0.0, False, LOOK_PERIOD_S),  # the workload sleeps, or reads a file
+        (1.0, 0.0, True, 1.0),  # it was stopped
+    ],
+)
+def test_seconds_of_its_own(elapsed_s: float, cpu_s: float, waits: bool, own_s: float) -> None:
+    assert own_seconds(elapsed_s, cpu_s, waits=waits) == own_s
+
+
+PROGRAM = """
+import json, sys, time
+sys.path.insert(0, {root!r})
+from launcher.rank.progress import Progress
+progress = Progress(lambda message: print(json.dumps(message), flush=True))
+progress.start()
+progress.emit({{"type": "phase", "phase": "run"}})
+if {how!r} == "sleeps":
+    time.sleep(600)
+if {how!r} == "computes":
+    while True:
+        pass
+if {how!r} == "holds the lock":
+    time.sleep(1.2)
+    10 ** 10**8
+"""
+
+Start = Callable[[str], "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    started: list[subprocess.Popen[str]] = []
+
+    def start(how: str) -> "subprocess.Popen[str]":
+        program = PROGRAM.format(root=str(ROOT), how=how)
+        started.append(subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+@pytest.mark.parametrize("how", ["sleeps", "computes"])
+def test_it_speaks_while_the_main_thread_is_stuck(start: Start, how: str) -> None:
+    process = start(how)
+    assert process.stdout is not None
+    said = [message for message in (json.loads(process.stdout.readline()) for _ in range(5))][1:]
+    assert [message["type"] for message in said] == ["progress"] * 4
+    assert [message["moves"] for message in said] == [1] * 4
+    sinces = [message["since"] for message in said]
+    assert sinces == sorted(sinces) and sinces[-1] - sinces[0] > 1.0
+    assert said[-1]["own_s"] > 0.5 * sinces[-1], "nobody else is to blame: it does not wait in JAX"
+
+
+def test_it_falls_silent_while_cpp_holds_pythons_lock(start: Start) -> None:
+    process = start("holds the lock")
+    time.sleep(5.0)
+    process.kill()
+    assert process.stdout is not None
+    assert 2 <= len(process.stdout.readlines()) <= 4, "one a phase, then one each 0.5 s for 1.2 s"
