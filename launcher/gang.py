@@ -68,7 +68,7 @@ class Gang:
         self.bad_ends: list[RankEnd] = []
         self.port_lost = False
         self.watch = GangWatch(hosts)
-        self.ledger = LaunchLedger()
+        self.ledger = LaunchLedger(len(hosts))
         self._hear = hear
         self._errors: dict[int, dict[str, str]] = {}
         self._failed = asyncio.Event()

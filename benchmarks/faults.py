@@ -1,0 +1,213 @@
+"""Injects faults into running jobs and holds how they end against what is promised: `python benchmarks/faults.py`.
+
+Every run is a job of its own on a local cluster of two hosts x two devices, submitted as a user does. It passes if it
+ended as specified (with the calm run's digest where it must), if what happened was named, within its bound, and if no
+process of it is left. Nothing is retried; a failure is a row of the table and exit code 1.
+
+    --times N      each fault on each workload so many times, at seeded steps (default 20: hours)
+    --sample N     every fault once and a seeded sample, N runs in all (minutes)
+    --only KIND    one kind of fault
+    --json FILE    every run, too
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+from fault_cases import CHECKPOINT_EVERY, WORKLOADS, Injection, plan, sample
+
+TIMEOUT_S = 240.0
+MARKER = "SPMD_LAUNCH_CLUSTER_ID"
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How one run ended.
+
+    Attributes:
+        problems: what is not as specified; empty if all is well.
+        report_s: from the fault to the report.
+        recovery_s: from the report to the next useful step, if there was a further attempt.
+    """
+
+    injection: Injection
+    problems: tuple[str, ...]
+    report_s: float | None
+    recovery_s: float | None
+
+
+class Bench:
+    """A state folder and its cluster."""
+
+    def __init__(self, folder: Path):
+        self.home = folder / "home"
+        self.file = folder / "faults.yaml"
+        self.file.write_text(
+            "name: faults\nprovider: {type: local}\nnum_hosts: 2\nmin_hosts: 1\ndevices_per_host: 2\n"
+            f"storage_path: {folder / 'storage'}\n"
+        )
+        self.environment = {**os.environ, "SPMD_LAUNCH_HOME": str(self.home), "PYTHONPATH": str(ROOT)}
+        self.calm: dict[str, str] = {}
+
+    def command(self, *arguments: str, check: bool = True) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", "from launcher.cli import main; main()", *arguments],
+            env=self.environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+        )  # fmt: skip
+        if check and done.returncode:
+            raise RuntimeError(f"{arguments}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stdout + done.stderr
+
+    def up(self) -> None:
+        self.command("up", str(self.file))
+
+    def down(self) -> None:
+        self.command("down", "faults", "--force")
+
+    def submit(self, workload: str, name: str, *more: str, check: bool = False) -> str:
+        settings = [word for setting in WORKLOADS[workload] for word in ("--set", setting)]
+        return self.command(
+            "submit",
+            workload,
+            "--name",
+            name,
+            *settings,
+            "--checkpoint-every",
+            str(CHECKPOINT_EVERY),
+            *more,
+            check=check,
+        )
+
+    def job(self, name: str) -> dict[str, Any]:
+        value: dict[str, Any] = json.loads((self.home / "jobs" / name / "job.json").read_text())
+        return value
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.home / "jobs" / name / "events.jsonl").read_text().splitlines()]
+
+    def ranks_left(self, job: dict[str, Any]) -> list[int]:
+        """Rank processes of a job that has ended."""
+        return [rank["pid"] for rank in job["ranks"] if rank["pid"] and psutil.pid_exists(rank["pid"])]
+
+
+def run(bench: Bench, injection: Injection, name: str) -> Outcome:
+    """Injects one fault and looks at everything that was promised."""
+    case = injection.case
+    out = bench.submit(injection.workload, name, "--inject", injection.fault)
+    if case.ends == "resumed-by-hand":
+        bench.up()
+        out += bench.command("submit", "--resume", name, check=False)
+    job, events = bench.job(name), bench.events(name)
+    text = out + job["message"]
+    told = [event for event in events if event["type"] == "attempt-failed"]
+    injected = [event["at"] for event in events if event["type"] == "injected"]
+    recovered = [event["seconds"] for event in events if event["type"] == "recovered"]
+    report_s = told[0]["at"] - injected[0] if told and injected else None
+    wanted = "FAILED" if case.ends == "refused" else "SUCCEEDED"
+    attempts = {"recovers": 2, "goes-on": 1, "refused": 1, "resumed-by-hand": 2}[case.ends]
+    problems = []
+    if not injected and case.kind != "other-env":
+        problems.append("the fault did not happen")
+    if job["state"] != wanted:
+        problems.append(f"{job['state']}, not {wanted}: {job['message'].splitlines()[:1]}")
+    if wanted == "SUCCEEDED" and job["state"] == wanted:
+        if job["result"]["result_digest"] != bench.calm[injection.workload]:
+            problems.append("another result than the calm run's: a silent error")
+        if job["attempt"] != attempts:
+            problems.append(f"{job['attempt']} attempts, not {attempts}")
+    if case.words not in text:
+        problems.append(f"the report lacks {case.words!r}: {[event['message'] for event in told][:1]}")
+    if case.event and not any(event["type"] == case.event for event in events):
+        problems.append(f"no event {case.event!r}")
+    if report_s is not None and case.report_s is not None and report_s > case.report_s:
+        problems.append(f"reported after {report_s:.1f} s, not {case.report_s:g}")
+    left = bench.ranks_left(job)
+    if left:
+        problems.append(f"ranks left: {left}")
+    return Outcome(
+        injection=injection,
+        problems=tuple(problems),
+        report_s=report_s,
+        recovery_s=recovered[0] if recovered else None,
+    )
+
+
+def work(bench: Bench, injections: list[Injection]) -> list[Outcome]:
+    """Calm runs first, then every injection; a cluster that a fault has used up is replaced."""
+    outcomes = []
+    bench.up()
+    try:
+        for workload in {injection.workload: None for injection in injections}:
+            bench.submit(workload, f"calm-{workload}", check=True)
+            bench.calm[workload] = bench.job(f"calm-{workload}")["result"]["result_digest"]
+        for number, injection in enumerate(injections):
+            outcome = run(bench, injection, f"run-{number}")
+            outcomes.append(outcome)
+            print(f"{number + 1}/{len(injections)} {injection.workload}: {injection.fault}: "
+                  f"{'; '.join(outcome.problems) or 'as specified'}", flush=True)  # fmt: skip
+            if injection.case.kind == "kill-raylet":
+                bench.down()
+                bench.up()
+    finally:
+        bench.down()
+    return outcomes
+
+
+def table(outcomes: list[Outcome]) -> str:
+    """One row a kind of fault, as in docs/reliability.md."""
+    lines = [
+        "| fault | times | as specified | seconds to the report: median, worst | to the next step: median, worst |",
+        "|---|---|---|---|---|",
+    ]
+    kinds = dict.fromkeys(outcome.injection.case.kind for outcome in outcomes)
+    for kind in kinds:
+        mine = [outcome for outcome in outcomes if outcome.injection.case.kind == kind]
+        good = sum(not outcome.problems for outcome in mine)
+        report = _middle_and_worst([outcome.report_s for outcome in mine])
+        recovery = _middle_and_worst([outcome.recovery_s for outcome in mine])
+        lines.append(f"| {kind} | {len(mine)} | {good} | {report} | {recovery} |")
+    return "\n".join(lines)
+
+
+def _middle_and_worst(values: list[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{statistics.median(known):.1f}, {max(known):.1f}" if known else "-"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--times", type=int, default=20)
+    parser.add_argument("--sample", type=int)
+    parser.add_argument("--only")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    injections = [injection for injection in plan(options.times, 2, 2) if options.only in (None, injection.case.kind)]
+    if options.sample:
+        injections = sample(injections, options.sample)
+    folder = Path(tempfile.mkdtemp(prefix="slf-"))
+    start = time.monotonic()
+    try:
+        outcomes = work(Bench(folder), injections)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    print(f"\nPython {platform.python_version()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
+          f"{time.monotonic() - start:.0f} s\n\n{table(outcomes)}")  # fmt: skip
+    if options.json:
+        options.json.write_text(json.dumps([dataclasses.asdict(outcome) for outcome in outcomes], indent=1))
+    return 1 if any(outcome.problems for outcome in outcomes) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
