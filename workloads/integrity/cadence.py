@@ -1,6 +1,7 @@
 """When is a replica check due? Every so many steps, or by what checks cost; the same answer on every rank."""
 
 import dataclasses
+import math
 import time
 
 from workloads.exchange import Exchange
@@ -15,11 +16,13 @@ class Costs:
 
     Attributes:
         run_s: seconds since the steps began.
-        checks_s: of these, in checks.
+        since_s: seconds since the last check, or since the steps began.
+        checks_s: seconds in checks, and in deciding.
         next_s: what the next one will take: as much as the last.
     """
 
     run_s: float
+    since_s: float
     checks_s: float
     next_s: float
 
@@ -33,15 +36,17 @@ def decide(costs: Costs, *, step: int, first_step: int) -> tuple[bool, int]:
         first_step: steps that were done when `run_s` began.
 
     Returns:
-        Whether it is due, and if not, the step at which to decide again: when the run should be long enough, but not
-        further ahead than the steps made so far, as steps may get slower.
+        Whether it is due, and the step at which to decide again: when the run should be long enough for the next, but
+        not further ahead than the steps made so far, as steps may get slower.
     """
-    missing_s = (costs.checks_s + costs.next_s) / BUDGET - costs.run_s
-    if missing_s <= 0:
-        return True, step + 1
+    # Neither more than the budget in all, nor a burst of checks after a time with fewer.
+    missing_s = max((costs.checks_s + costs.next_s) / BUDGET - costs.run_s, costs.next_s / BUDGET - costs.since_s)
+    is_due = missing_s <= 0
+    if is_due:
+        missing_s = costs.next_s / BUDGET
     done = step - first_step
-    wait = int(done * missing_s / costs.run_s) if costs.run_s > 0 else 0
-    return False, step + max(1, min(wait, done))
+    steps_per_s = done / max(costs.run_s - costs.checks_s, 1e-9)
+    return is_due, step + max(1, min(math.ceil(missing_s * steps_per_s), done))
 
 
 class Cadence:
@@ -56,6 +61,7 @@ class Cadence:
         self._exchange = exchange
         self._every = every
         self._started_s: float | None = None
+        self._last_s = 0.0
         self._first_step = 0
         self._ask_at = 0
         self._checks_s = 0.0
@@ -80,11 +86,14 @@ class Cadence:
         if self._every:
             return step % self._every == 0
         if self._started_s is None:
-            self._started_s, self._first_step, self._ask_at = now, step, step + 1
+            self._started_s, self._last_s, self._first_step, self._ask_at = now, now, step, step + 1
         if step < self._ask_at:
             return False
-        mine = Costs(run_s=now - self._started_s, checks_s=self._checks_s, next_s=self._next_s)
+        mine = Costs(
+            run_s=now - self._started_s, since_s=now - self._last_s, checks_s=self._checks_s, next_s=self._next_s
+        )
         costs = Costs(**self._exchange.all_gather("check due", dataclasses.asdict(mine))[0])
+        self._checks_s += time.monotonic() - now
         is_due, self._ask_at = decide(costs, step=step, first_step=self._first_step)
         self._due_since_s = now if is_due else None
         return is_due
@@ -95,7 +104,8 @@ class Cadence:
         Args:
             began_s: when it began, by the monotonic clock.
         """
-        seconds = time.monotonic() - (self._due_since_s or began_s)
+        self._last_s = time.monotonic()
+        seconds = self._last_s - (self._due_since_s or began_s)
         self._due_since_s = None
         self._checks_s += seconds
         self._next_s = seconds

@@ -167,7 +167,7 @@ def _words(array: jax.Array) -> jax.Array:
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         array = jax.random.key_data(array)
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
-        return jnp.stack([_words(array.real), _words(array.imag)], axis=-1)
+        return jnp.stack([_words(array.real), _words(array.imag)], axis=array.ndim)
     return _unsigned(array).astype(jnp.uint32)
 
 
