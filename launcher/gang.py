@@ -10,6 +10,7 @@ from typing import Any
 from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 
 from launcher.attempt import AGENT_RESTARTED, HostNews, RankTask
+from launcher.environment import LEASE_S
 from launcher.gang_watch import GangWatch
 from launcher.job import RankEnd
 from launcher.launch_ledger import LaunchLedger
@@ -120,6 +121,7 @@ class Gang:
             why = AGENT_RESTARTED
         if not knows and not rank.ended:
             self._end_badly(rank, lost=why)
+            rank.ended = self.watch.ranks()[rank.rank].host_silent_s > LEASE_S
 
     async def _follow(self, rank: RankStatus) -> None:
         agent, task = self.agents[rank.rank], self.tasks[rank.rank]
@@ -213,7 +215,7 @@ class Gang:
             if not rank.ended:
                 lost = finding.kind == "host-silent"
                 self._end_badly(rank, **{"lost" if lost else "hung": text})
-                rank.ended = lost  # its lease has ended it; nobody is there to be told to stop it
+                rank.ended = lost  # its lease has ended it, and nobody would answer when told to stop it
 
     def _handle(self, rank: RankStatus, event: Message) -> None:
         kind = event["type"]

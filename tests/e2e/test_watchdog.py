@@ -92,16 +92,17 @@ def test_a_silent_host_is_suspected_then_lost_and_a_short_silence_is_survived(cl
         agent.suspend()
         suspected = cli.wait_for(lambda: events(cli, "cut-off", "watchdog"), 20.0)[0]
         suspected_s = time.monotonic() - started
-        cli.wait_for(lambda: len(events(cli, "cut-off", "watchdog")) > 1, 20.0)
-        lost_s = time.monotonic() - started
+        cli.wait_for(lambda: _over(cli, "cut-off"), 40.0)  # at 15 s, or when the peer's collective has noticed
         gone, _ = psutil.wait_procs([rank], timeout=10.0)
     finally:
         agent.resume()
-    lost = events(cli, "cut-off", "watchdog")[1]
     assert (suspected["finding"], suspected["ranks"], suspected["fatal"]) == ("host-silent", [1], False)
-    assert (lost["finding"], lost["ranks"], lost["fatal"]) == ("host-silent", [1], True)
-    assert suspected_s < 13.0 and 14.0 < lost_s < 20.0, "10 and 15 s on a quiet machine"
+    assert suspected_s < 15.0, "10 s on a quiet machine"
     assert gone, "its lease ended it"
-    cli.wait_for(lambda: cli.job("cut-off")["state"] in ENDED or cli.job("cut-off")["attempt"] > 1, 30.0)
     end_if_running(cli, "cut-off")
+    assert cli.job("cut-off")["message"].startswith(f"rank 1 on host {cluster}-1 was lost")
     cli.wait_for(lambda: all(host["job"] is None for host in cli.json("status", cluster)["hosts"]), 30.0)
+
+
+def _over(cli: Cli, job: str) -> bool:
+    return cli.job(job)["state"] in ENDED or cli.job(job)["attempt"] > 1
