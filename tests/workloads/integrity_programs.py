@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from workloads.context import Context
 from workloads.errors import ReplicaDivergenceError
@@ -38,6 +38,14 @@ def _flip(piece: np.ndarray) -> np.ndarray:
     changed = np.array(piece)
     changed.reshape(-1).view(np.uint8)[-1] ^= 1
     return changed
+
+
+def _on_first_device(mesh: Mesh, value: np.ndarray) -> jax.Array:
+    """An array on one device, which is wholly here on one rank, and not at all on the other."""
+    device = mesh.devices.flat[0]
+    pieces = [jax.device_put(value, device)] if device.process_index == jax.process_index() else []
+    sharding = SingleDeviceSharding(device)
+    return jax.make_array_from_single_device_arrays(value.shape, sharding, pieces, dtype=value.dtype)
 
 
 def _verdict(context: Context, tree: Any, step: int = 40) -> dict[str, Any]:
@@ -99,6 +107,8 @@ def two_hosts(context: Context) -> dict[str, Any]:
         "trees": {"w": np.ones(3)} | ({"extra": np.ones(1)} if second else {}),
         "kinds": {"w": np.ones(3, np.float32) if second else jnp.ones(3)},
         "cuts": {"w": _array(mesh, w, PartitionSpec("a") if second else REPLICATED)},
+        "one of many leaves": {f"leaf {n}": _array(mesh, w, bad={0: _flip} if n == 137 else {}) for n in range(300)},
+        "here and there": {"w": _on_first_device(mesh, w), "v": _array(mesh, w)},
     }
     verdicts = {name: _verdict(context, tree) for name, tree in scenarios.items()}
     verdicts["steps"] = _verdict(context, {"w": np.ones(1)}, step=40 + context.rank)
@@ -119,6 +129,6 @@ def cadence(context: Context) -> dict[str, Any]:
             due.append(step)
             time.sleep(0.0005)
             cadence.checked(time.monotonic())
-        if len(due) == 3:
+        if len(due) == 2:
             break
     return {"due": due, "asked": asked}

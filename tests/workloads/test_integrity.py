@@ -1,6 +1,8 @@
 """Replica integrity: what the vote says, and the whole check on one host and on two."""
 
+import dataclasses
 import json
+import pickle
 from typing import Any
 
 import pytest
@@ -34,6 +36,24 @@ def test_vote(digests: str, groups: list[int], culprits: tuple[str, ...]) -> Non
     assert [len(group) for group in divergence.groups] == groups
     assert divergence.culprits == culprits
     assert ("culprit unknown" in str(divergence)) == (not culprits)
+
+
+@pytest.mark.parametrize(
+    ("digests", "verified", "culprits", "how"),
+    [
+        ("ab", "b", ("h0/cpu:0",), "unchanged since step 4"),
+        ("ab", "c", (), "unknown"),
+        ("aabb", "b", ("h0/cpu:0", "h1/cpu:0"), "unchanged since step 4"),
+        ("aab", "b", ("h2/cpu:0",), "majority"),  # most have moved on together: the third is stale
+    ],
+)
+def test_the_past_votes_where_there_is_no_majority(
+    digests: str, verified: str, culprits: tuple[str, ...], how: str
+) -> None:
+    divergence = vote(dataclasses.replace(_block(*digests), verified=(verified, 4)))
+    assert divergence is not None
+    assert (divergence.culprits, divergence.how) == (culprits, how)
+    assert set(divergence.groups[0]).isdisjoint(culprits)
 
 
 def test_vote_of_equals_is_none() -> None:
@@ -167,6 +187,17 @@ def test_diverged_copies_on_two_hosts(
     assert bool(divergence["culprits"]) == has_culprit
 
 
+def test_one_bad_leaf_of_many_is_the_one_that_is_told(two_hosts: list[dict[str, Any]]) -> None:
+    verdict = two_hosts[0]["one of many leaves"]
+    assert [divergence["leaf"] for divergence in verdict["divergences"]] == ["leaf 137"]
+    assert (verdict["bytes_checked"], verdict["bytes_single_copy"]) == (300 * 48, 0)
+
+
+def test_what_lies_on_one_rank_alone_is_counted_as_that(two_hosts: list[dict[str, Any]]) -> None:
+    verdict = two_hosts[0]["here and there"]
+    assert (verdict["status"], verdict["bytes_checked"], verdict["bytes_single_copy"]) == ("ok", 48, 48)
+
+
 @pytest.mark.parametrize(
     ("scenario", "words"),
     [
@@ -194,6 +225,24 @@ def test_raise_if_diverged_is_silent_otherwise() -> None:
     diverged = judge([_block("a", "b")], step=7, num_leaves=1, seconds=0.0)
     with pytest.raises(ReplicaDivergenceError, match="at step 7, in 1 of 1 leaves"):
         diverged.raise_if_diverged()
+
+
+def test_the_error_survives_pickling_with_its_verdict() -> None:
+    verdict = judge([_block("a", "b")], step=7, num_leaves=1, seconds=0.0)
+    with pytest.raises(ReplicaDivergenceError) as caught:
+        verdict.raise_if_diverged()
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert (str(copy), copy.verdict) == (str(caught.value), verdict)
+
+
+def test_the_message_names_place_bits_and_culprit(one_host: dict[str, Any]) -> None:
+    assert one_host["one of four"]["message"].splitlines() == [
+        "replicas differ at step 40, in 1 of 2 leaves:",
+        "  p/w: 3 x (host-0/cpu:0, host-0/cpu:1, host-0/cpu:3) against 1 x (host-0/cpu:2); "
+        "culprit: host-0/cpu:2 (majority)",
+        "    first at [3, 2]: 0x41300000 (11.0) on host-0/cpu:0, 0x40300000 (2.75) on host-0/cpu:2, bit 24; "
+        "1 of 12 elements differ",
+    ]
 
 
 def test_scenarios_fit_into_json(one_host: dict[str, Any]) -> None:

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from workloads.integrity.fingerprint import fingerprint_bits, fingerprint_host
+from workloads.integrity.fingerprint import fingerprint_bits, fingerprint_host, fingerprint_packed
 
-HASH = jax.jit(fingerprint_bits)
+HASHES = [jax.jit(fingerprint_bits), fingerprint_packed]
 SHAPE = (16, 8)
 DTYPES = [
     "float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int8", "int32", "uint16", "bool", "complex64",
@@ -21,8 +21,8 @@ Bits = np.ndarray  # unsigned, one word for an element (two for complex64 and ke
 rng = np.random.default_rng(0)
 
 
-def _digest(bits: Bits, dtype: str) -> tuple[int, ...]:
-    """Fingerprint of the array with these bits."""
+def _digests(bits: Bits, dtype: str) -> list[tuple[int, ...]]:
+    """Fingerprints of the array with these bits, one by each hash."""
     if dtype == "key":
         array = jax.random.wrap_key_data(jnp.asarray(bits))
     elif dtype == "int4":
@@ -31,7 +31,12 @@ def _digest(bits: Bits, dtype: str) -> tuple[int, ...]:
         array = jnp.asarray(bits.astype(bool))
     else:
         array = jnp.asarray(np.ascontiguousarray(bits).view(jnp.dtype(dtype)))
-    return tuple(np.asarray(HASH(array)).tolist())
+    return [tuple(np.asarray(hash_bits(array)).tolist()) for hash_bits in HASHES]
+
+
+def _differ(one: Bits, other: Bits, dtype: str) -> bool:
+    """Whether every hash tells them apart."""
+    return all(first != second for first, second in zip(_digests(one, dtype), _digests(other, dtype), strict=True))
 
 
 def _sample(dtype: str) -> Bits:
@@ -114,20 +119,21 @@ def test_every_corruption_changes_the_fingerprint(kind: str, dtype: str) -> None
     bits = _sample(dtype)
     corrupted = CORRUPTIONS[kind](bits)
     assert not np.array_equal(corrupted, bits), "the corruption itself must change something"
-    assert _digest(bits, dtype) == _digest(bits.copy(), dtype)
-    assert _digest(corrupted, dtype) != _digest(bits, dtype)
+    assert _digests(bits, dtype) == _digests(bits.copy(), dtype)
+    assert _differ(bits, corrupted, dtype)
 
 
 @pytest.mark.parametrize(("dtype", "width"), [("float32", 32), ("bfloat16", 16), ("float8_e4m3fn", 8)])
 def test_all_single_bit_flips_are_told_apart(dtype: str, width: int) -> None:
     unsigned = np.dtype(f"uint{width}")
-    base = rng.integers(0, 2**width, size=1000, dtype=np.uint64).astype(unsigned)
-    places = np.arange(0, 1000, 7)
+    base = rng.integers(0, 2**width, size=1003, dtype=np.uint64).astype(unsigned)
+    places = np.arange(0, 1003, 7)
     flipped = np.repeat(base[None], len(places) * width, axis=0)
     masks = (1 << np.arange(width, dtype=np.uint64)).astype(unsigned)
     flipped[np.arange(len(flipped)), np.repeat(places, width)] ^= np.tile(masks, len(places))
-    digests = np.asarray(jax.jit(jax.vmap(fingerprint_bits))(jnp.asarray(flipped.view(jnp.dtype(dtype)))))
-    assert len({_digest(base, dtype), *map(tuple, digests.tolist())}) == len(flipped) + 1
+    for hash_bits, clean in zip(HASHES, _digests(base, dtype), strict=True):
+        digests = np.asarray(jax.jit(jax.vmap(hash_bits))(jnp.asarray(flipped.view(jnp.dtype(dtype)))))
+        assert len({clean, *map(tuple, digests.tolist())}) == len(flipped) + 1
 
 
 @pytest.mark.parametrize(
@@ -143,8 +149,15 @@ def test_all_single_bit_flips_are_told_apart(dtype: str, width: int) -> None:
 def test_values_that_compare_strangely_are_compared_by_their_bits(one: np.uint32, other: np.uint32, dtype: str) -> None:
     first, second = (np.full((4, 2), word, np.uint32) for word in (one, other))
     second[:3] = first[:3]
-    assert _digest(first, dtype) == _digest(first.copy(), dtype)
-    assert _digest(first, dtype) != _digest(second, dtype)
+    assert _digests(first, dtype) == _digests(first.copy(), dtype)
+    assert _differ(first, second, dtype)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 1001])
+def test_packed_words_leave_no_element_out(size: int) -> None:
+    base = rng.integers(0, 256, size=size, dtype=np.uint8)
+    flipped = [_put(base, place, base[place] ^ 128) for place in range(size)]
+    assert all(_differ(base, other, "int8") for other in flipped[:: max(1, size // 20)])
 
 
 def test_host_fingerprint_sees_bits() -> None:
