@@ -101,9 +101,7 @@ def decide(
     refusal = _over_budget(ends, policy)
     if refusal:
         return Stop(why=refusal)
-    good = [host for host in available if host not in last.suspects]
-    if len(good) < min(sizes):
-        good = list(available)  # a suspect host is better than none: with two copies it may be the innocent one
+    good = _trusted(ends, available, sizes)
     missing = ", ".join(host for host in hosts if host not in good)
     size = max((size for size in sizes if size <= len(good)), default=0)
     if size == 0:
@@ -117,6 +115,20 @@ def decide(
         return Retry(hosts=chosen, why=f"with {size} of {max(sizes)} hosts, without {missing}")
     new = ", ".join(host for host in chosen if host not in hosts)
     return Retry(hosts=chosen, why=f"with {new} in place of {missing}" if new and missing else "")
+
+
+def _trusted(ends: Sequence[AttemptEnd], available: Sequence[str], sizes: Collection[int]) -> list[str]:
+    """The available hosts without the suspects, where that is wise.
+
+    A host that a vote has named once is left out if another can take its place: with fewer hosts the answer would have
+    other bits, and one flip may have been chance. Named twice, it is left out if the job can run without it at all.
+    """
+    named = [host for end in ends for host in end.suspects]
+    for suspects, enough in ((set(named), max(sizes)), ({host for host in named if named.count(host) > 1}, min(sizes))):
+        good = [host for host in available if host not in suspects]
+        if suspects and len(good) >= enough:
+            return good
+    return list(available)
 
 
 def _over_budget(ends: Sequence[AttemptEnd], policy: Policy) -> str:

@@ -4,5 +4,7 @@
 - `launcher.rank.main`: from assignment to result
 - `launcher.rank.control`: the descriptor to the agent, and the lease that ends this process
 - `launcher.rank.rendezvous`: `jax.distributed.initialize`, without a race for the port
+- `launcher.rank.agreement`: before the workload: same environment everywhere, and the program barrier
+- `launcher.rank.compile_cache`: what this host has compiled before
 - `launcher.rank.probe`: a short-lived process that counts the devices
 """

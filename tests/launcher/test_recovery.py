@@ -69,11 +69,17 @@ def test_divergence_stops_or_restores_as_asked() -> None:
     assert isinstance(after(end, policy=Policy(on_divergence=OnDivergence.STOP)), Stop)
 
 
-def test_a_suspect_host_is_left_out_where_hosts_allow() -> None:
+def test_a_suspect_host_is_replaced_where_there_is_another() -> None:
     end = AttemptEnd(cause=Cause.DIVERGED, step=30, suspects=("b",))
     assert after(end, available=("a", "b", "c")) == Retry(hosts=("a", "c"), why="with c in place of b")
-    assert after(end) == Retry(hosts=("a",), why="with 1 of 2 hosts, without b")
-    assert after(end, sizes=(2,)) == Retry(hosts=HOSTS), "with too few others it must do"
+    assert after(end, failed(40), available=("a", "b", "c")) == Retry(hosts=("a", "c"), why="with c in place of b")
+
+
+def test_one_flip_is_no_reason_to_go_on_with_fewer_hosts_two_are() -> None:
+    first, second = (AttemptEnd(cause=Cause.DIVERGED, step=step, suspects=("b",)) for step in (30, 40))
+    assert after(first) == Retry(hosts=HOSTS)
+    assert after(first, second) == Retry(hosts=("a",), why="with 1 of 2 hosts, without b")
+    assert after(first, second, sizes=(2,)) == Retry(hosts=HOSTS), "with too few others it must do"
 
 
 def test_a_lost_host_is_replaced_by_a_spare() -> None:

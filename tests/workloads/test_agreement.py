@@ -108,7 +108,7 @@ def test_a_different_environment_is_refused_on_every_rank() -> None:
 
 
 def test_a_launch_of_user_code_is_seen_every_time() -> None:
-    for rank in run_ranks(f"{PROGRAMS}:user_launches", num_hosts=2, devices_per_host=2, blocking=True):
+    for rank in run_ranks(f"{PROGRAMS}:user_launches", num_hosts=2, devices_per_host=2):
         assert (rank["on"], rank["seen"], rank["local"]) == (True, 402, 0)
 
 
