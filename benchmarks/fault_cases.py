@@ -111,7 +111,11 @@ def plan(times: int, num_hosts: int, devices_per_host: int) -> list[Injection]:
             for _ in range(times):
                 count = num_hosts * devices_per_host if case.where == "device" else num_hosts
                 place = draw.randrange(1 if case.kind == "kill-raylet" else 0, count)  # the head's is the cluster's end
-                step = draw.randrange(1, NUM_STEPS - 4)
+                # A checkpoint must have been committed before it can be damaged.
+                first = 2 * CHECKPOINT_EVERY + 4 if case.kind == "corrupt-checkpoint" else 1
+                step = draw.randrange(first, NUM_STEPS - 4)
+                if case.kind == "disk-full":
+                    place = 0  # who commits; another may have nothing to write
                 injections.append(Injection(case=case, workload=workload, step=step, place=place))
     return injections
 

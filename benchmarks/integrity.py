@@ -1,7 +1,7 @@
 """What a replica check costs: `python benchmarks/integrity.py [--hosts 2] [--rounds 9]`.
 
-Four copies of 100 MB on one machine, all ways interleaved in one run; minima and medians over the rounds, each the time of
-the slowest rank. The peer is gather-and-compare, as users write it today: every local copy of every rank is brought to
+Four copies of 100 MB on one machine, all ways interleaved in one run; minima and medians over the rounds, each the time
+of the slowest rank. The peer is gather-and-compare, as users write it today: every local copy of every rank is brought to
 every rank with `multihost_utils.process_allgather`, and compared there with `np.array_equal`.
 """
 
@@ -63,7 +63,9 @@ def gather_and_compare(tree: list[jax.Array]) -> None:
     for array in tree:
         copies = np.stack([np.asarray(shard.data) for shard in array.addressable_shards])
         # As bytes: `process_allgather` knows neither bfloat16 nor float8 everywhere.
-        gathered = np.asarray(multihost_utils.process_allgather(copies.view(np.uint8))).reshape(-1, *copies.shape[1:-1], copies[0].nbytes // max(1, copies[0].size) * copies.shape[-1])
+        gathered = np.asarray(multihost_utils.process_allgather(copies.view(np.uint8))).reshape(
+            -1, *copies.shape[1:-1], copies[0].nbytes // max(1, copies[0].size) * copies.shape[-1]
+        )
         assert all(np.array_equal(gathered[0], other) for other in gathered[1:])
 
 
@@ -101,7 +103,7 @@ def measure(context: Context, name: str, rounds: int) -> dict[str, Any]:
 def row(name: str, num_hosts: int, rounds: int) -> str:
     """One line of the table; of each round the slowest rank counts."""
     ranks = run_ranks(
-        f"benchmarks.integrity:measure",
+        "benchmarks.integrity:measure",
         num_hosts=num_hosts,
         devices_per_host=NUM_DEVICES // num_hosts,
         timeout_s=900.0,

@@ -21,6 +21,7 @@ from launcher.code_copy import unpack
 from launcher.environment import flags_that_matter, rank_environment
 from launcher.host_attempt import HostAttempt
 from launcher.process_watch import end_with_parent
+from launcher.rank.black_box import read_black_box
 from launcher.rank_process import RankProcess, keep
 from launcher.stacks import take_stacks
 from launcher.template_process import TemplateEndedError, TemplateProcess
@@ -190,6 +191,11 @@ class Agent:
     async def knows(self, attempt_id: str) -> bool:
         """Whether this agent, in this life of it, started that attempt."""
         return attempt_id in self.attempts
+
+    async def launches(self, attempt_id: str) -> Message | None:
+        """What the rank has launched, dead or alive; None if that is not known."""
+        attempt = self.attempts.get(attempt_id)
+        return read_black_box(attempt.black_box) if attempt is not None else None
 
     async def stop(self, attempt_id: str) -> None:
         """Ends the rank and its children; returns when they are gone."""

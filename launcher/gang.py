@@ -93,6 +93,7 @@ class Gang:
             if self._failed.is_set():
                 await asyncio.wait(followers, timeout=GRACE_S)
                 await asyncio.gather(*(self._look_for(rank) for rank in self.ranks if not rank.ended))
+                await self._compare_last_launches()
         finally:
             failure.cancel()
             watching.cancel()
@@ -171,6 +172,16 @@ class Gang:
             self.ledger.hear(rank.rank, latest["launches"], latest["launch_hash"], latest["tail"])
         if self.ledger.difference and not known:
             self._end_badly(rank, differs=self.ledger.difference)
+
+    async def _compare_last_launches(self) -> None:
+        """When an attempt has failed: collectives that do not belong together crash before a rank can tell."""
+        asked = [agent.launches.remote(task.attempt_id) for agent, task in zip(self.agents, self.tasks, strict=True)]
+        found = await asyncio.gather(*(_within(answer, LOOK_TIMEOUT_S) for answer in asked))
+        for rank, said in zip(self.ranks, found, strict=True):
+            if said is not None and not self.ledger.difference:
+                self.ledger.hear(rank.rank, said["launches"], said["launch_hash"], said["tail"])
+                if self.ledger.difference:
+                    self._end_badly(rank, differs=self.ledger.difference)
 
     async def _ask(self, rank: RankStatus, heard: int) -> HostNews | None:
         """One question to an agent; None: no answer, which may mean a cut of the network that passes."""
@@ -264,6 +275,15 @@ class Gang:
 def _stands_at(rank: int, stacks: Mapping[int, str]) -> str:
     place = innermost(stacks.get(rank, ""))
     return f"; rank {rank} is at {place}" if place else ""
+
+
+async def _within(answer: Any, timeout_s: float) -> Message | None:
+    """An agent's answer, or None where it gives none."""
+    try:
+        said: Message | None = await asyncio.wait_for(answer, timeout_s)
+    except (RayActorError, RayTaskError, TimeoutError):
+        return None
+    return said
 
 
 async def _stop(agent: Any, attempt_id: str) -> None:

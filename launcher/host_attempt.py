@@ -22,6 +22,7 @@ class HostAttempt:
         self.folder = folder
         self.output = folder / "output"
         self.log = folder / "rank.log"
+        self.black_box = folder / "launches"
         self.ended = asyncio.Event()
         self._events: list[Message] = []  # those that the supervisor may not have received
         self._num_dropped = 0
@@ -41,6 +42,7 @@ class HostAttempt:
             "host": host,
             "address": address,
             "output": str(self.output),
+            "black_box": str(self.black_box),
             "compile_cache": str(files.parent / "compile-cache"),
             "log": str(self.log),
         }

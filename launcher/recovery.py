@@ -97,7 +97,6 @@ def decide(
         sizes: numbers of hosts that the job may run on, the largest being the number it wants.
         waited_s: how long the job has waited for hosts since the last attempt.
     """
-    last = ends[-1]
     refusal = _over_budget(ends, policy)
     if refusal:
         return Stop(why=refusal)

@@ -194,7 +194,8 @@ def _place(rank: RankProgress) -> tuple[bool, int, int]:
 
 def _no_progress(rank: RankProgress, stood_s: float) -> str:
     usual = f" (it usually reports every {rank.usual_s:.2g} s)" if rank.usual_s is not None else ""
-    return f"made no progress for {stood_s:.0f} s{usual} in {_where(rank)}"
+    stopped = "; its process is stopped (state T), as by SIGSTOP" if rank.state == "T" else ""
+    return f"made no progress for {stood_s:.0f} s{usual} in {_where(rank)}{stopped}"
 
 
 def _waiting(ranks: Sequence[RankProgress]) -> str:

@@ -17,11 +17,11 @@ import psutil
 
 from launcher.faults import Fault
 from launcher.rank.flip import flip
+from workloads.checkpoint.manifest import MANIFEST
 
 PyTree = Any
 
 OOM_SPARE_BYTES = 256 * 2**20
-DISK_SPARE_BYTES = 16 * 2**10
 AGENT, RAYLET, HOLDER = 1, 2, 3  # generations above the template, which is this process's parent
 
 
@@ -32,17 +32,14 @@ class Injector:
         faults: those that this rank makes happen in this attempt.
         rank: this process.
         storage: of the job's checkpoints.
-        log: where this rank's output goes.
         say: receives `{"type": "injected", ...}` before each fault.
     """
 
-    def __init__(
-        self, faults: Sequence[Fault], *, rank: int, storage: str, log: Path, say: Callable[[dict[str, Any]], None]
-    ):
+    def __init__(self, faults: Sequence[Fault], *, rank: int, storage: str, say: Callable[[dict[str, Any]], None]):
         self._faults = list(faults)
         self._rank = rank
         self._storage = storage
-        self._log = log
+        self._output: dict[int, int] = {}  # {stream: a copy of where it went}, while the disk is full
         self._say = say
         self.launches: Any = None  # the context's log, once there is one
         self._slow_factor = 1.0
@@ -69,7 +66,7 @@ class Injector:
             "sleep": lambda: time.sleep(float(fault.options["seconds"])),
             "slow": lambda: self._slow_down(float(fault.options["factor"])),
             "corrupt-checkpoint": self._damage_newest_checkpoint,
-            "disk-full": lambda: _limit_files(self._log.stat().st_size + DISK_SPARE_BYTES),
+            "disk-full": self._fill_disk,
             "skip-collective": lambda: self.launches.skip_next(self._last_program()),
             "swap-programs": lambda: self.launches.swap_next(),  # noqa: PLW0108 - there is no log yet where it is not due
             "other-program": lambda: self.launches.recompile_next(changed=fault.place == self._rank),
@@ -104,14 +101,33 @@ class Injector:
             time.sleep((time.monotonic() - self._last) * (self._slow_factor - 1.0))
         self._last = time.monotonic()
 
+    def hear(self, event: dict[str, Any]) -> None:
+        """Every event of this rank: a full disk has room again when a checkpoint has met it."""
+        if self._output and event["type"] in ("checkpoint", "checkpoint-failed"):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            for stream, copy in self._output.items():
+                os.dup2(copy, stream)
+                os.close(copy)
+            self._output.clear()
+
+    def _fill_disk(self) -> None:
+        """From now on no file of this process grows: writes fail as on a full disk (EFBIG); its output is dropped."""
+        null = os.open(os.devnull, os.O_WRONLY)
+        for stream in (1, 2):
+            self._output[stream] = os.dup(stream)
+            os.dup2(null, stream)
+        os.close(null)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+
     def _damage_newest_checkpoint(self) -> None:
         """Flips one bit in the largest file of the newest step, if there is one; then kills this process."""
-        steps = sorted(path for path in Path(self._storage).glob("step_*") if path.is_dir())
+        steps = sorted(Path(self._storage).glob(f"step_*/{MANIFEST}"))
         if steps:
-            file = max((path for path in steps[-1].rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
-            data = bytearray(file.read_bytes())
+            files = [path for path in steps[-1].parent.rglob("*") if path.is_file()]
+            largest = max(files, key=lambda path: path.stat().st_size)
+            data = bytearray(largest.read_bytes())
             data[random.randrange(len(data))] ^= 1 << random.randrange(8)
-            file.write_bytes(data)
+            largest.write_bytes(data)
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -126,11 +142,6 @@ def _run_out_of_memory() -> None:
     hoard = []
     while True:
         hoard.append(bytearray(2**24))
-
-
-def _limit_files(num_bytes: int) -> None:
-    """From now on no file of this process grows beyond this: writes fail as they do on a full disk (EFBIG)."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, resource.RLIM_INFINITY))
 
 
 def _ancestor(generation: int) -> psutil.Process:

@@ -57,6 +57,7 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
 
     from launcher.faults import Fault
     from launcher.rank.agreement import agree_before_start
+    from launcher.rank.black_box import BlackBox
     from launcher.rank.compile_cache import use_compile_cache
     from launcher.rank.inject import Injector
     from workloads.context import Context
@@ -81,9 +82,13 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
         faults,
         rank=assignment["rank"],
         storage=assignment["storage"],
-        log=Path(assignment["log"]),
         say=control.send,
     )
+
+    def emit(event: Message) -> None:
+        progress.emit(event)
+        injector.hear(event)
+
     context = Context(
         rank=assignment["rank"],
         num_ranks=assignment["num_ranks"],
@@ -92,7 +97,7 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
         output=Path(assignment["output"]),
         storage=assignment["storage"],
         exchange=Exchange(assignment["rank"], assignment["num_ranks"]),
-        emit=progress.emit,
+        emit=emit,
         checkpoint_every=assignment["checkpoint_every"],
         check_every=assignment["check_every"],
         on_step=injector,
@@ -101,6 +106,7 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
         keep=assignment["keep"],
     )
     injector.launches = context.launches
+    context.launches.keep = BlackBox(Path(assignment["black_box"])).write
     progress.launches = lambda: launches_so_far(context)
     agree_before_start(assignment, config, context)
     progress.emit({"type": "phase", "phase": "load"})

@@ -56,7 +56,7 @@ class Host:
             "seed": 0, "host": "h0", "address": "127.0.0.1", "output": str(self.folder / "output"),
             "storage": str(self.folder), "log": str(self.log), "jax_config": {}, "checkpoint_every": 0,
             "check_every": 0, "attempt": 1, "attempt_id": "t.1.0", "resume": False, "keep": 3, "faults": [],
-            "files": {}, "program_barrier": True,
+            "files": {}, "program_barrier": True, "black_box": str(self.folder / "launches"),
         }  # fmt: skip
 
     async def start(self, code: str) -> RankProcess:

@@ -36,6 +36,7 @@ class LaunchLog:
 
     Attributes:
         before_launch: called with the name of each program that spans processes, before it is recorded and launched.
+        keep: called with the number of launches, their digest and the last runs, at each; it must be quick.
         fault: makes this rank go astray; None but in tests and under `--inject`.
         watched: whether `watch_launches` records all launches, so that the programs need not.
         programs: `{name: program}` that span processes, as they were compiled through the context.
@@ -46,6 +47,7 @@ class LaunchLog:
 
     def __init__(self, exchange: Exchange):
         self.before_launch: Callable[[str], None] | None = None
+        self.keep: Callable[[int, str, list[Run]], None] | None = None
         self.fault: LaunchFault | None = None
         self.watched = False
         self.programs: dict[str, Program] = {}
@@ -67,6 +69,8 @@ class LaunchLog:
             append_run(self._runs, entry)
             if len(self._runs) > MAX_RUNS:
                 del self._runs[0]
+            if self.keep is not None:
+                self.keep(self._count, self._digest.hex(), self._runs)
 
     def report(self, step: int) -> dict[str, Any]:
         """Marks a report.
