@@ -1,8 +1,8 @@
 """What a replica check costs: `python benchmarks/integrity.py [--hosts 2] [--rounds 9]`.
 
 Four copies of 100 MB on one machine, all ways interleaved in one run; minima and medians over the rounds, each the time
-of the slowest rank. The peer is gather-and-compare, as users write it today: every local copy of every rank is brought to
-every rank with `multihost_utils.process_allgather`, and compared there with `np.array_equal`.
+of the slowest rank. The peer is gather-and-compare, as users write it today: every local copy of every rank is brought
+to every rank with `multihost_utils.process_allgather`, and compared there with `np.array_equal`.
 """
 
 import argparse

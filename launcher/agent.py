@@ -192,7 +192,7 @@ class Agent:
         """Whether this agent, in this life of it, started that attempt."""
         return attempt_id in self.attempts
 
-    async def launches(self, attempt_id: str) -> Message | None:
+    async def launches(self, attempt_id: str) -> dict[str, Any] | None:
         """What the rank has launched, dead or alive; None if that is not known."""
         attempt = self.attempts.get(attempt_id)
         return read_black_box(attempt.black_box) if attempt is not None else None
