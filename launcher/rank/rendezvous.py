@@ -34,13 +34,14 @@ def serve(host_address: str, num_ranks: int, publish: Callable[[str], None]) -> 
     with socket.socket() as reservation:
         reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         reservation.bind((host_address, 0))
-        address = f"{host_address}:{reservation.getsockname()[1]}"
+        port = reservation.getsockname()[1]
+        address = f"{host_address}:{port}"
         published = threading.Event()
         failed = threading.Event()
 
         def watch() -> None:
             while not failed.is_set():
-                if _listens(reservation.getsockname()[1]):
+                if _listens(port):
                     published.set()
                     publish(address)
                     return
@@ -50,11 +51,10 @@ def serve(host_address: str, num_ranks: int, publish: Callable[[str], None]) -> 
         try:
             join(address, num_ranks, 0, bind_address=address)
         except RuntimeError as error:
+            failed.set()  # never on success: with one rank `join` may return before the watcher has looked
             if not published.is_set():
                 raise PortLostError(f"the coordination service could not listen on {address}: {error}") from error
             raise
-        finally:
-            failed.set()
 
 
 def join(address: str, num_ranks: int, rank: int, bind_address: str | None = None) -> None:
