@@ -5,7 +5,7 @@ VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2
 VENV := .venv-$(VERSION)
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test test-slow test-fast lint lock bench clean
+.PHONY: setup demo test test-slow test-fast faults faults-sample lint lock bench clean
 
 setup: $(VENV)/.ready
 
@@ -40,10 +40,18 @@ lint: setup
 bench: setup
 	$(BIN)/python benchmarks/launch.py
 
+# Every fault on every workload, many times: hours; the table in docs/reliability.md is its output.
+faults: setup
+	$(BIN)/python benchmarks/faults.py --times 20
+
+# Every fault once and a seeded sample of the rest: minutes.
+faults-sample: setup
+	$(BIN)/python benchmarks/faults.py --sample 24
+
 # Solves again; needs the package registry. Both files are checked in.
 lock: setup
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-		--all-extras --group dev pyproject.toml --output-file requirements.lock
+		--group dev pyproject.toml --output-file requirements.lock
 	echo uv | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		- --output-file requirements-uv.lock
 

@@ -73,10 +73,15 @@ def innermost(stacks: str) -> str:
     return ""
 
 
+def py_spy() -> str | None:
+    """The program py-spy, beside this Python or on the path; None if it is not installed."""
+    beside = Path(sys.executable).with_name("py-spy")
+    return str(beside) if beside.exists() else shutil.which("py-spy")
+
+
 def _py_spy(pid: int, option: str, timeout_s: float) -> tuple[str, str]:
     """The stacks and "", or "" and why there are none. It is told to fail early rather than to hold the process up."""
-    beside = Path(sys.executable).with_name("py-spy")
-    command = str(beside) if beside.exists() else shutil.which("py-spy")
+    command = py_spy()
     if command is None:
         return "", "py-spy is not installed"
     arguments = [command, "dump", option, "--full-filenames", "--pid", str(pid)]

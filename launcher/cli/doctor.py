@@ -2,6 +2,7 @@
 
 import os
 import platform
+import subprocess
 import sys
 from typing import Any
 
@@ -16,7 +17,10 @@ from launcher.cli.status import cluster_status
 from launcher.errors import FailureError, UserError
 from launcher.parity import compare
 from launcher.protocol import Connection
+from launcher.stacks import py_spy
 from workloads.versions import versions
+
+JAX_TIMEOUT_S = 60.0
 
 
 @click.command()
@@ -55,7 +59,34 @@ def machine_checks() -> list[dict[str, str]]:
         _check("cores", f"{os.cpu_count()}", ""),
         _check("shared memory", *_shared_memory()),
         _check("state folder", str(home()), _writable()),
-        _check("stacks of hung ranks", "py-spy is not part of this version", ""),
+        _check("stacks of hung ranks", *_stacks()),
+        *_jax_hooks(),
+    ]
+
+
+def _stacks() -> tuple[str, str]:
+    """`(found, problem)`; without py-spy a rank prints its own Python frames, if it can still run."""
+    if py_spy() is None:
+        return "faulthandler", "py-spy is not installed: a stopped rank, and native frames, cannot be shown"
+    return "py-spy", ""
+
+
+def _jax_hooks() -> list[dict[str, str]]:
+    """What of JAX's inside can be watched; asked of another process, because this one imports no JAX."""
+    code = (
+        "from workloads.agreement import programs, user_launches\n"
+        "print(programs.why_unsupported())\nprint(user_launches.why_unsupported())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=JAX_TIMEOUT_S, check=False
+    )
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        return [_check("jax", "", f"cannot be imported: {last}")]
+    barrier, launches = done.stdout.split("\n")[:2]
+    return [
+        _check("program barrier", "off" if barrier else "on", barrier),
+        _check("launches of your own programs", "not seen" if launches else "can be seen", launches),
     ]
 
 

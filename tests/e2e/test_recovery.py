@@ -8,6 +8,8 @@ import pytest
 
 from tests.conftest import Cli, assert_nothing_left, cluster_file, processes_of
 
+pytestmark = pytest.mark.cluster
+
 STEPS = ("--set", "steps=120", "--set", "size=64", "--set", "report_every=10")
 
 
