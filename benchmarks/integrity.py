@@ -1,8 +1,9 @@
 """What a replica check costs: `python benchmarks/integrity.py [--hosts 2] [--rounds 9]`.
 
-Four copies of 100 MB on one machine, all ways interleaved in one run; minima and medians over the rounds, each the time
-of the slowest rank. The peer is gather-and-compare, as users write it today: every local copy of every rank is brought
-to every rank with `multihost_utils.process_allgather`, and compared there with `np.array_equal`.
+Four copies of 100 MB on one machine, all ways interleaved in one run; minima and medians over the rounds, of each
+round the time of the slowest rank. The peer is gather-and-compare, as users write it today: every local copy of every
+rank is brought to every rank with `multihost_utils.process_allgather` (tiled=False, as bytes), and compared there with
+`np.array_equal`.
 """
 
 import argparse
@@ -61,11 +62,8 @@ def plain_read(tree: list[jax.Array]) -> None:
 def gather_and_compare(tree: list[jax.Array]) -> None:
     """The peer: brings all copies together and compares them."""
     for array in tree:
-        copies = np.stack([np.asarray(shard.data) for shard in array.addressable_shards])
-        # As bytes: `process_allgather` knows neither bfloat16 nor float8 everywhere.
-        gathered = np.asarray(multihost_utils.process_allgather(copies.view(np.uint8))).reshape(
-            -1, *copies.shape[1:-1], copies[0].nbytes // max(1, copies[0].size) * copies.shape[-1]
-        )
+        copies = np.stack([np.asarray(shard.data).reshape(-1).view(np.uint8) for shard in array.addressable_shards])
+        gathered = np.asarray(multihost_utils.process_allgather(copies)).reshape(-1, copies.shape[1])
         assert all(np.array_equal(gathered[0], other) for other in gathered[1:])
 
 
@@ -124,7 +122,7 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, nargs="*", default=[1, 2], choices=[1, 2, 4])
     parser.add_argument("--rounds", type=int, default=9)
     arguments = parser.parse_args()
-    print(f"JAX {jax.__version__}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {NUM_DEVICES} copies,")
+    print(f"JAX {jax.__version__}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {NUM_DEVICES} copies")
     print(f"of {COPY_BYTES // 10**6} MB but for the small leaves; ms, minimum / median of {arguments.rounds} rounds")
     print(f"| hosts x devices | leaves | {' | '.join(WAYS)} | bytes posted by a host | first check, s |")
     print("|---" * (4 + len(WAYS)) + "|")

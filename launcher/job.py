@@ -65,7 +65,7 @@ class JobSpec:
         seed: of all random numbers.
         num_hosts: how many hosts, hence ranks.
         checkpoint_every: steps between checkpoints; 0: only at the end.
-        check_every: steps between replica checks; 0: only at the end.
+        check_every: steps between replica checks; 0: as often as 1 % of the run time allows.
         keep: newest checkpoints that are kept.
         max_failures, max_preemptions, on_divergence: see `launcher.recovery.Policy`.
         program_barrier: whether ranks compare programs before they run them.

@@ -189,12 +189,12 @@ class Context:
     @functools.cached_property
     def replicas(self) -> ReplicaChecker:
         """Compares copies, and remembers what it has verified."""
-        return ReplicaChecker(self.exchange, self.host)
+        return ReplicaChecker(self.exchange.apart("replicas"), self.host)
 
     @functools.cached_property
     def cadence(self) -> Cadence:
         """When a replica check is worth its cost."""
-        return Cadence(self.exchange, self.check_every)
+        return Cadence(self.exchange.apart("cadence"), self.check_every)
 
     def check_due(self, step: int, total: int) -> bool:
         """Whether to check the replicas now, as `check_every` says; the same on all ranks, which must all ask.

@@ -19,7 +19,9 @@ from launcher.errors import UserError
 @click.option("--num-hosts", type=int, help="How many hosts; by default all.")
 @click.option("--checkpoint-every", type=click.IntRange(0), default=0, metavar="N", help="Steps between checkpoints.")
 @click.option("--keep", type=click.IntRange(1), default=3, show_default=True, help="Newest checkpoints to keep.")
-@click.option("--check-every", type=click.IntRange(0), default=0, metavar="N", help="Steps between replica checks.")
+@click.option(
+    "--check-every", type=click.IntRange(0), default=0, metavar="N", help="Steps between replica checks; 0: by cost."
+)
 @click.option("--max-failures", type=click.IntRange(0), default=3, show_default=True, help="Restarts after failures.")
 @click.option(
     "--max-preemptions", type=click.IntRange(0), default=10, show_default=True, help="Restarts after lost hosts."

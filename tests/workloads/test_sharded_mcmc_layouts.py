@@ -142,7 +142,7 @@ def test_verdict_counts_sharded_state_as_single_copies(two_by_two):
     sharded = 4 * CHAINS * 2 * users * RANK + 4 * users * MOVIES  # and the sum of the predictions
     for rank in (0, 1):
         verdicts = events_of(two_by_two[1], rank, "verdict")
-        assert [verdict["step"] for verdict in verdicts] == [5, 10, 12, 10, 12]
+        assert [verdict["step"] for verdict in verdicts] == [5, 6, 10, 12, 10, 12]
         for verdict in verdicts:
             assert (verdict["bytes_checked"], verdict["bytes_single_copy"]) == (replicated, sharded)
 
