@@ -4,8 +4,6 @@ import dataclasses
 import os
 from typing import Any
 
-import jax
-
 from tests.workloads.checkpoint_programs import forget_after
 from workloads.context import Context, Event
 from workloads.errors import ConfigError
@@ -24,9 +22,7 @@ def outcome(result: Result) -> dict[str, Any]:
 
 
 def run(context: Context, workload: str, settings: dict[str, str], resume: bool = False) -> dict[str, Any]:
-    """The whole workload once; what it compiles is kept for the runs that follow."""
-    jax.config.update("jax_compilation_cache_dir", f"{context.storage}-programs")
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    """The whole workload once."""
     spec = find(workload)
     return outcome(spec.run_function()(parse(spec.config_class(), settings), context, resume))
 

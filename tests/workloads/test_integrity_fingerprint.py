@@ -8,7 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from workloads.integrity.fingerprint import fingerprint_bits, fingerprint_host, fingerprint_packed
+from workloads.integrity.fingerprint import (
+    fingerprint_bits,
+    fingerprint_blocks,
+    fingerprint_host,
+    fingerprint_packed,
+)
 
 HASHES = [jax.jit(fingerprint_bits), fingerprint_packed]
 SHAPE = (16, 8)
@@ -166,3 +171,30 @@ def test_host_fingerprint_sees_bits() -> None:
     assert fingerprint_host(nan) != fingerprint_host(np.array([np.nan, -0.0]))
     strided = np.arange(10)[::2]
     assert fingerprint_host(strided) == fingerprint_host(strided.copy())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_parts_of_blocks_add_up_to_the_whole_however_it_is_cut(dtype: str) -> None:
+    bits = _sample(dtype)
+    array = jnp.asarray(bits.view(np.int8)).astype(jnp.int4) if dtype == "int4" else None
+    if dtype == "key":
+        array = jnp.asarray(bits)  # checkpoints hold keys as their words
+    elif dtype == "bool":
+        array = jnp.asarray(bits.astype(bool))
+    elif array is None:
+        array = jnp.asarray(np.ascontiguousarray(bits).view(jnp.dtype(dtype)))
+    whole = np.asarray(HASHES[0](array))
+    for rows, columns in ((1, 1), (2, 1), (1, 4), (8, 2)):
+        height, width = array.shape[0] // rows, array.shape[1] // columns
+        total = np.zeros(2, np.uint32)
+        for row in range(0, array.shape[0], height):
+            for column in range(0, array.shape[1], width):
+                block = array[row : row + height, column : column + width]
+                start = (row, column, *[0] * (array.ndim - 2))
+                total += np.asarray(fingerprint_blocks([block], [start], array.shape))[0]
+        assert total.tolist() == whole.tolist(), (rows, columns)
+
+
+def test_a_scalar_is_a_block_of_itself() -> None:
+    scalar = jnp.float32(3.5)
+    assert np.asarray(fingerprint_blocks([scalar], [()], ()))[0].tolist() == np.asarray(HASHES[0](scalar)).tolist()

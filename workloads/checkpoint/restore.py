@@ -1,6 +1,7 @@
 """Reads a checkpoint onto the present layout, verifies every bit, and falls back to the newest step that is good."""
 
 import dataclasses
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -153,7 +154,8 @@ def _load(folder: epath.Path, wanted: PyTree) -> tuple[PyTree, str]:
     try:
         return make_handler().restore(folder / STATE, args=ocp.args.StandardRestore(wanted)), ""
     except _READ_ERRORS as error:
-        return None, f"the data cannot be read ({type(error).__name__}: {error})"
+        # TensorStore adds its whole specification, kilobytes of it.
+        return None, f"the data cannot be read ({textwrap.shorten(f'{type(error).__name__}: {error}', 400)})"
 
 
 def _verify(context: Context, manifest: Manifest, found: PyTree) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import dataclasses
 import json
+import textwrap
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -286,4 +287,4 @@ def make_handler() -> ocp.StandardCheckpointHandler:
 
 
 def _words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    return textwrap.shorten(f"{type(error).__name__}: {error}", 400)
