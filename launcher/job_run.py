@@ -1,6 +1,7 @@
 """One job from its first host to its end: attempts, recovery, the record, and what the world is told of it."""
 
 import asyncio
+import contextlib
 import datetime
 import time
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from launcher.gang import Gang, new_attempt_id
 from launcher.host_pool import HostPool
 from launcher.job import JobSpec, JobState, check_transition
 from launcher.job_folder import JobFolder
+from launcher.mirror import mirror_record
 from launcher.outputs import collect_outputs, write_summary
 from launcher.rank_process import Message
 from launcher.recovery import AttemptEnd, Cause, OnDivergence, Policy, Retry, Stop, decide
@@ -69,6 +71,7 @@ class JobRun:
         self._verdicts: list[Message] = []
         self._submitted = time.monotonic() - max((event["at"] for event in folder.lines("events.jsonl")), default=0.0)
         self._times: dict[str, str] = {}
+        self._mirroring: asyncio.Task[None] | None = None
 
     # -- what the world sees
 
@@ -181,7 +184,8 @@ class JobRun:
             if decision.why != waits:
                 waits = decision.why
                 self.note(f"{cause.sentence}; {waits}")
-            await asyncio.wait([asyncio.ensure_future(self.cancelled.wait())], timeout=LOOK_PERIOD_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.cancelled.wait(), LOOK_PERIOD_S)
         self.end(JobState.CANCELLED, self.cancel_reason)
         return None
 
@@ -213,6 +217,7 @@ class JobRun:
         gang = self.gang = Gang(hosts, agents, tasks, self._hear)
         self.event("attempt", attempt=self.attempt, attempt_id=attempt_id, hosts=list(hosts))
         self.save()
+        self.mirror()
         running = asyncio.ensure_future(gang.run())
         cancelled = asyncio.ensure_future(self.cancelled.wait())
         joined = asyncio.ensure_future(self._when_joined(gang, agents))
@@ -305,11 +310,23 @@ class JobRun:
         self.message = message
         self.move(state)
         self.folder.close()
+        self.mirror()
 
     def save(self) -> None:
         self.folder.write_job(
             self.folder.job() | self.snapshot() | {"times": self._times, "storage": self.storage, "result": self.result}
         )
+
+    def mirror(self) -> None:
+        """Starts copying the record to the storage, unless a copy is under way: the next one will have it all."""
+        if self._mirroring is None or self._mirroring.done():
+            self._mirroring = asyncio.get_running_loop().create_task(self._mirror())
+
+    async def _mirror(self) -> None:
+        try:
+            await asyncio.to_thread(mirror_record, self.folder, self.storage)
+        except OSError as error:  # the job needs no copy of its record to go on
+            self.event("mirror-failed", why=str(error))
 
     def event(self, kind: str, **details: Any) -> None:
         self.folder.append("events.jsonl", {"at": self._now(), "type": kind, **details})
@@ -340,6 +357,7 @@ class JobRun:
             if kind == "checkpoint" and rank == 0:
                 self.checkpoint_step = event["step"]
                 self.save()
+                self.mirror()
             if kind == "verdict":
                 self._verdicts.append({"rank": rank, **details})
             self.event(kind, rank=rank, **details)

@@ -15,7 +15,9 @@ from launcher.errors import UserError
 from launcher.faults import check_faults, parse_fault
 from launcher.job import NAME_RULE, InputFile, JobSpec, valid_name
 from launcher.job_folder import JobFolder, all_jobs, jobs_folder
+from launcher.mirror import fetch_record
 from launcher.protocol import Connection, Message
+from launcher.storage import storage_for
 from workloads.errors import ConfigError
 from workloads.layout import Layout
 from workloads.params import file_params, parse
@@ -103,11 +105,7 @@ def prepare_resume(name: str, settings: Mapping[str, str], cluster_name: str | N
         UserError: no such job, it has not ended, or a parameter does not fit.
     """
     cluster = choose_cluster(cluster_name)
-    folder = JobFolder(jobs_folder() / name)
-    if not folder.exists():
-        raise UserError(f"--resume {name}: no such job (see spmd-launch jobs)")
-    if not folder.state().ended:
-        raise UserError(f"--resume {name}: the job is {folder.state()}; only one that has ended can be resumed")
+    folder = _ended_job(name, cluster)
     old = folder.spec()
     layout = _layout(cluster, min(old.num_hosts, cluster.spec.num_hosts))
     kept = {param: folder.path / "inputs" / file.sha256 / file.name for param, file in old.files.items()}
@@ -126,6 +124,19 @@ def prepare_resume(name: str, settings: Mapping[str, str], cluster_name: str | N
         versions=versions(),
     )
     return Prepared(cluster, spec, pack(code), paths, resume=True)
+
+
+def _ended_job(name: str, cluster: Cluster) -> JobFolder:
+    """The record of a job that may be resumed: it has ended, or its cluster has; from the storage if it is not here."""
+    local: JobFolder | None = JobFolder(jobs_folder() / name)
+    if local is None or not local.exists():
+        local = fetch_record(storage_for(cluster.spec.storage_path, name), name) if valid_name(name) else None
+    if local is None:
+        raise UserError(f"--resume {name}: no such job, here or in the storage of {cluster.name!r}")
+    alive = Cluster.load(local.job()["cluster"])
+    if not local.state().ended and alive is not None and alive.alive():
+        raise UserError(f"--resume {name}: the job is {local.state()}; only one that has ended can be resumed")
+    return local
 
 
 def _layout(cluster: Cluster, num_hosts: int) -> Layout:

@@ -14,6 +14,11 @@ from launcher.template_process import TemplateProcess
 from tests.conftest import ROOT
 
 TASK = RankTask(
+    attempt=1,
+    resume=False,
+    keep=3,
+    program_barrier=True,
+    faults=(),
     attempt_id="job.1.0", job="job", rank=0, num_ranks=1, workload="psum-check", settings={}, files={}, seed=0,
     checkpoint_every=0, check_every=0, jax_config={}, code_digest="digest", storage="/nowhere",
 )  # fmt: skip

@@ -1,0 +1,55 @@
+"""A copy of a job's record beside its checkpoints: a head that is lost with its disk takes no job with it."""
+
+from etils import epath
+
+from launcher.job_folder import JobFolder, jobs_folder
+from workloads.durable import as_path, write_whole
+
+RECORD = "record"
+LINES = ("events.jsonl", "metrics.jsonl")
+
+
+def mirror_record(folder: JobFolder, storage: str) -> None:
+    """Copies to the storage what `submit --resume` needs: record, events, metrics and input files.
+
+    Args:
+        folder: of the job.
+        storage: folder or URL of its checkpoints.
+
+    Raises:
+        OSError: the storage cannot be written.
+    """
+    target = as_path(storage) / RECORD
+    target.mkdir(parents=True, exist_ok=True)
+    for source in folder.files("inputs"):
+        copy = target / source.relative_to(folder.path).as_posix()
+        if not copy.exists():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(source.read_bytes())
+    for name in LINES:
+        if (folder.path / name).exists():
+            write_whole(target / name, (folder.path / name).read_text())
+    write_whole(target / "job.json", (folder.path / "job.json").read_text())  # last: with it the copy counts
+
+
+def fetch_record(storage: str, name: str) -> JobFolder | None:
+    """Brings a job's record back from the storage into the state folder; None if there is none.
+
+    Args:
+        storage: folder or URL of the job's checkpoints.
+        name: of the job.
+    """
+    source = as_path(storage) / RECORD
+    if not (source / "job.json").exists():
+        return None
+    target = epath.Path(jobs_folder() / name)
+    for part in ("logs", "results", "plots"):
+        (target / part).mkdir(parents=True, exist_ok=True)
+    for file in (source / "inputs").glob("*/*") if (source / "inputs").exists() else ():
+        copy = target / "inputs" / file.parent.name / file.name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(file.read_bytes())
+    for line_file in (*LINES, "job.json"):
+        if (source / line_file).exists():
+            (target / line_file).write_text((source / line_file).read_text())
+    return JobFolder(jobs_folder() / name)
