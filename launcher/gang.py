@@ -92,8 +92,8 @@ class Gang:
             await asyncio.wait({everyone, failure}, return_when=asyncio.FIRST_COMPLETED)
             if self._failed.is_set():
                 await asyncio.wait(followers, timeout=GRACE_S)
-                await asyncio.gather(*(self._look_for(rank) for rank in self.ranks if not rank.ended))
-                await self._compare_last_launches()
+                looks = [self._look_for(rank) for rank in self.ranks if not rank.ended]
+                await asyncio.gather(self._compare_last_launches(), *looks)
         finally:
             failure.cancel()
             watching.cancel()

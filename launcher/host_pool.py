@@ -59,7 +59,7 @@ class HostPool:
         deadline = time.monotonic() + patience_s
         while True:
             try:
-                await asyncio.wait_for(self.agents[host].clock.remote(), max(PING_TIMEOUT_S, patience_s))
+                await asyncio.wait_for(self.agents[host].clock.remote(), PING_TIMEOUT_S)
             except (RayActorError, TimeoutError):
                 if time.monotonic() >= deadline:
                     return False
