@@ -29,9 +29,15 @@ def calm_digest(cli: Cli, cluster: str) -> str:
     ("fault", "words"),
     [
         ("kill rank=1 step=40", "rank 1 on host {cluster}-1 was killed by signal 9 (SIGKILL)"),
-        ("raise rank=0 step=40", "rank 0 on host {cluster}-0 raised RuntimeError: raised by --inject at step 40"),
-        ("exit rank=1 step=40 code=7", "rank 1 on host {cluster}-1 ended with exit code 7"),
-        ("oom rank=0 step=40", "rank 0 on host {cluster}-0 raised MemoryError"),
+        pytest.param(
+            "raise rank=0 step=40",
+            "rank 0 on host {cluster}-0 raised RuntimeError: raised by --inject at step 40",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "exit rank=1 step=40 code=7", "rank 1 on host {cluster}-1 ended with exit code 7", marks=pytest.mark.slow
+        ),
+        pytest.param("oom rank=0 step=40", "rank 0 on host {cluster}-0 raised MemoryError", marks=pytest.mark.slow),
         ("kill-agent host=1 step=40", "rank 1 on host {cluster}-1 was lost"),
         ("kill-supervisor step=40", "the supervisor was ended and started again"),
     ],
@@ -49,6 +55,7 @@ def test_a_job_goes_on_after(cli: Cli, cluster: str, calm_digest: str, fault: st
     assert not first & {process.pid for process in processes_of(cli.record(cluster))}
 
 
+@pytest.mark.slow
 def test_a_crash_loop_ends(cli: Cli, cluster: str) -> None:
     out = cli("submit", "psum-check", *STEPS, "--name", "loop", "--inject", "exit rank=1 step=40 attempt=any", code=1)
     assert "3 attempts in a row failed and got no further than step 40" in out
@@ -107,6 +114,7 @@ def test_a_lost_host_is_done_without_where_allowed(cli: Cli, own: str) -> None:
     assert cli.job("fewer")["hosts"] == ["own-0"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", ["spares: 1\n"], indirect=True)
 def test_a_lost_host_is_replaced_by_a_spare(cli: Cli, own: str) -> None:
     fault = "kill-raylet host=1 step=40"
