@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
+from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
 
 from launcher.attempt import AGENT_RESTARTED, HostNews, RankTask
 from launcher.environment import LEASE_S
@@ -90,6 +90,8 @@ class Gang:
         watching = asyncio.ensure_future(self._watch())
         try:
             await asyncio.wait({everyone, failure}, return_when=asyncio.FIRST_COMPLETED)
+            if everyone.done():
+                everyone.result()  # a defect of ours must not pass for an end without a cause
             if self._failed.is_set():
                 await asyncio.wait(followers, timeout=GRACE_S)
                 looks = [self._look_for(rank) for rank in self.ranks if not rank.ended]
@@ -115,7 +117,7 @@ class Gang:
         task = self.tasks[rank.rank]
         try:
             knows = await asyncio.wait_for(self.agents[rank.rank].knows.remote(task.attempt_id), LOOK_TIMEOUT_S)
-        except (RayActorError, TimeoutError) as error:
+        except (RayError, TimeoutError) as error:
             knows = False
             why = f"its agent cannot be reached ({type(error).__name__})"
         else:
@@ -133,14 +135,14 @@ class Gang:
                 await self._listen(rank)
             finally:
                 introduction.cancel()
-        except RayActorError as error:
-            self._end_badly(rank, lost=f"its agent cannot be reached ({type(error).__name__})")
-            rank.ended = True
         except TimeoutError:
             self._end_badly(rank, lost=f"its agent did not start a process within {START_TIMEOUT_S:g} s")
             rank.ended = True
         except RayTaskError as error:
             self._end_badly(rank, lost=f"its agent failed: {error.cause!r}")
+            rank.ended = True
+        except RayError as error:  # Ray has several more words for a node that is gone
+            self._end_badly(rank, lost=f"its agent cannot be reached ({type(error).__name__})")
             rank.ended = True
 
     async def _introduce(self, rank: RankStatus) -> None:
@@ -217,7 +219,7 @@ class Gang:
         try:
             asked = self.agents[rank.rank].stacks.remote(self.tasks[rank.rank].attempt_id)
             text: str = await asyncio.wait_for(asked, STACKS_TIMEOUT_S)
-        except (RayActorError, TimeoutError) as error:
+        except (RayError, TimeoutError) as error:
             return f"no stack: the agent of host {rank.host} did not answer ({type(error).__name__})\n"
         return text
 
@@ -281,13 +283,13 @@ async def _within(answer: Any, timeout_s: float) -> Message | None:
     """An agent's answer, or None where it gives none."""
     try:
         said: Message | None = await asyncio.wait_for(answer, timeout_s)
-    except (RayActorError, RayTaskError, TimeoutError):
+    except (RayError, TimeoutError):
         return None
     return said
 
 
 async def _stop(agent: Any, attempt_id: str) -> None:
-    with contextlib.suppress(RayActorError):  # nothing of it can be alive: a rank does not outlive its agent
+    with contextlib.suppress(RayError):  # nothing of it can be alive: a rank does not outlive its agent
         await agent.stop.remote(attempt_id)
 
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ray.exceptions import RayActorError
+from ray.exceptions import RayError
 
 PING_TIMEOUT_S = 3.0
 PING_PERIOD_S = 0.1
@@ -60,7 +60,7 @@ class HostPool:
         while True:
             try:
                 await asyncio.wait_for(self.agents[host].clock.remote(), PING_TIMEOUT_S)
-            except (RayActorError, TimeoutError):
+            except (RayError, TimeoutError):
                 if time.monotonic() >= deadline:
                     return False
                 await asyncio.sleep(PING_PERIOD_S)

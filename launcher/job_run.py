@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ray.exceptions import RayActorError
+from ray.exceptions import RayError
 
 from launcher.attempt import RankTask
 from launcher.blobs import BlobStore, ship
@@ -136,7 +136,7 @@ class JobRun:
             try:
                 await ship(blobs, agents, self.spec.code_digest, files)
                 cause = await self._run_attempt(following, agents)
-            except RayActorError as error:
+            except RayError as error:
                 cause = FirstCause(sentence=f"a host was lost before the attempt began: {error}", cause=Cause.PREEMPTED)
             if self.state.ended:
                 return

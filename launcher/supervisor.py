@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import RayError
 
 from cluster.record import Cluster
 from launcher.blobs import BlobStore
@@ -152,7 +152,7 @@ class Supervisor:
     async def _host_state(self, host: str) -> str:
         try:
             state: str = await asyncio.wait_for(self.pool.agents[host].standby_state.remote(), 5.0)
-        except (RayActorError, TimeoutError):
+        except (RayError, TimeoutError):
             return "LOST"
         return state
 
