@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from launcher.job import RankEnd
 from launcher.recovery import Cause
 
+OUT_OF_MEMORY = ": memory ran out; use smaller batches or fewer chains a device, or more hosts"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FirstCause:
@@ -50,11 +52,11 @@ def first_cause(ends: Sequence[RankEnd]) -> FirstCause:
     if first.hung is not None:
         return FirstCause(sentence=f"{where} {first.hung}")
     if first.signal is not None:
-        hint = _signal_hint(first.signal)
+        hint = OUT_OF_MEMORY if first.out_of_memory else _signal_hint(first.signal)
         return FirstCause(sentence=f"{where} was killed by signal {_signal_name(first.signal)}{during}{hint}")
     if first.error is not None:
         error = first.error
-        message = error["message"]
+        message = error["message"] + (OUT_OF_MEMORY if error["type"] == "MemoryError" else "")
         return FirstCause(
             sentence=f"{where} raised {error['type']}"
             + (f"{during}: {message}" if "\n" in message else f": {message}{during}"),
@@ -102,7 +104,7 @@ def _signal_name(number: int) -> str:
 
 def _signal_hint(number: int) -> str:
     if number == signal.SIGKILL:
-        return ": by hand, or by the kernel when memory ran out (see the host's kernel log)"
+        return ": by somebody's hand, for the kernel has killed nothing for want of memory meanwhile"
     if number == signal.SIGABRT:
         return ": an assertion in C++, or JAX after it lost a peer; see its log"
     return ""

@@ -264,7 +264,12 @@ class Gang:
             self.port_lost = True
             self._failed.set()
         elif (code != 0 or rank.result is None) and rank.rank not in self._errors:
-            self._end_badly(rank, exit_code=None if code < 0 else code, signal=-code if code < 0 else None)
+            self._end_badly(
+                rank,
+                exit_code=None if code < 0 else code,
+                signal=-code if code < 0 else None,
+                out_of_memory=event.get("out_of_memory", False),
+            )
 
     def _end_badly(self, rank: RankStatus, **how: Any) -> None:
         if self._stopping:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import signal
 import time
 from pathlib import Path
 
@@ -23,6 +24,7 @@ class HostAttempt:
         self.output = folder / "output"
         self.log = folder / "rank.log"
         self.black_box = folder / "launches"
+        self._oom_kills = oom_kills()
         self.ended = asyncio.Event()
         self._events: list[Message] = []  # those that the supervisor may not have received
         self._num_dropped = 0
@@ -89,7 +91,10 @@ class HostAttempt:
             await asyncio.wait([waiter], timeout=LOG_PERIOD_S)
             position = self._pass_on_log(position)
         self._pass_on_log(position)
-        self._add({"type": "exit", "code": waiter.result()})
+        code = waiter.result()
+        # The kernel counts what it kills on this host for want of memory, not whom: beside a SIGKILL that is enough.
+        out_of_memory = code == -signal.SIGKILL and oom_kills() > self._oom_kills
+        self._add({"type": "exit", "code": code, "out_of_memory": out_of_memory})
         self.ended.set()
 
     def _add(self, event: Message) -> None:
@@ -106,3 +111,12 @@ class HostAttempt:
         if data:
             self._add({"type": "log", "text": data.decode(errors="replace")})
         return position + len(data)
+
+
+def oom_kills() -> int:
+    """Processes that this host's kernel has killed because memory ran out, since it booted; 0 where it does not say."""
+    try:
+        lines = Path("/proc/vmstat").read_text().splitlines()
+    except FileNotFoundError:  # no Linux
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))

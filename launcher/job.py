@@ -113,6 +113,7 @@ class RankEnd:
         host: on which host.
         exit_code: of the process; None if a signal ended it or its host was lost.
         signal: number of the signal, if one ended it that was not ours.
+        out_of_memory: whether the kernel killed for want of memory on that host meanwhile.
         error: `{"type", "message", "traceback"}` if Python raised, else None; where the error says so, `cause` (see
             `launcher.recovery.Cause`) and `suspects`, hosts.
         lost: why nothing is known of its end, if its host cannot be reached.
@@ -126,6 +127,7 @@ class RankEnd:
     host: str
     exit_code: int | None = None
     signal: int | None = None
+    out_of_memory: bool = False
     error: Mapping[str, Any] | None = None
     lost: str | None = None
     hung: str | None = None

@@ -70,6 +70,9 @@ def _print_cluster(cluster: dict[str, Any]) -> None:
         return
     rows = [[host["name"], host["address"], host["standby"], host["job"] or "-"] for host in cluster["hosts"]]
     click.echo(table(["host", "address", "standby", "job"], rows))
+    for host in cluster["hosts"]:
+        if host["suspect"]:
+            click.echo(f"! {host['name']} is suspect: {host['suspect']}")
     alive = [job for job in cluster["jobs"] if job["state"] in ("QUEUED", "STARTING", "RUNNING", "RECOVERING")]
     for job in alive:
         click.echo(f"  job {job['name']} {job['state']} {_steps(job)}")

@@ -51,7 +51,10 @@ def test_a_python_error_comes_with_its_traceback() -> None:
 
 
 def test_a_killed_process_gets_advice() -> None:
-    assert "by the kernel when memory ran out" in first_cause([KILLED]).sentence
+    assert "by somebody's hand" in first_cause([KILLED]).sentence
+    starved = RankEnd(rank=1, host="b", signal=signal.SIGKILL, out_of_memory=True)
+    assert "memory ran out" in first_cause([starved]).sentence
+    assert "memory ran out" in first_cause([RankEnd(rank=1, host="b", error=_error("MemoryError", ""))]).sentence
     terminated = RankEnd(rank=0, host="a", signal=signal.SIGTERM)
     assert str(first_cause([terminated])) == "rank 0 on host a was killed by signal 15 (SIGTERM)"
 
