@@ -1,5 +1,6 @@
 """Runs on ranks: saves a state, or restores it, on whatever layout the test asks for."""
 
+import dataclasses
 import resource
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from workloads import checkpoint
 from workloads.checkpoint.folders import find_folders, remove
-from workloads.context import Context
+from workloads.context import Context, Event
 from workloads.errors import FencedError, ReplicaDivergenceError
 from workloads.fence import write_fence
 from workloads.result import digest_arrays
@@ -122,21 +123,23 @@ def full_disk(context: Context, full_on: list[int]) -> list[int | None]:
 
 
 def fenced_while_saving(context: Context) -> dict[str, Any]:
-    """A newer attempt begins between the copy and the commit; then the old one tries once more."""
-    saver = checkpoint.Saver(context)
+    """A newer attempt begins between the copy of step 20 and its commit; then the old one tries once more."""
+    copied: list[str] = []
+
+    def emit(event: Event) -> None:
+        if event == {"type": "phase", "phase": "run"}:  # the state has been copied, nothing is committed yet
+            copied.append("once")
+            if len(copied) == 2 and context.is_first:
+                write_fence(context.storage, 2, "second")
+
+    saver = checkpoint.Saver(dataclasses.replace(context, emit=emit))
     saver.save(10, make(context, {"a": 2, "b": 2}), {})
     saver.wait()
-    said = []
-    if context.is_first:
-        hold = saver._thread.submit(write_fence, context.storage, 2, "second")  # before the commit, in its thread
     saver.save(20, make(context, {"a": 2, "b": 2}), {})
-    if context.is_first:
-        hold.result(60)
-    for step in (None, 30):
+    said = []
+    for last_try in (saver.wait, lambda: saver.save(30, make(context, {"a": 2, "b": 2}), {})):
         try:
-            if step:
-                saver.save(step, make(context, {"a": 2, "b": 2}), {})
-            saver.wait()
+            last_try()
         except FencedError as error:
             said.append(str(error))
     return {"said": said, "latest": checkpoint.latest_step(context.storage)}

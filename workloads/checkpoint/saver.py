@@ -287,4 +287,4 @@ def make_handler() -> ocp.StandardCheckpointHandler:
 
 
 def _words(error: BaseException) -> str:
-    return textwrap.shorten(f"{type(error).__name__}: {error}", 400)
+    return textwrap.shorten(f"{type(error).__name__}: {error}", 1000)
