@@ -5,7 +5,7 @@ VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2
 VENV := .venv-$(VERSION)
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test test-slow test-fast faults faults-sample lint lock bench clean
+.PHONY: setup demo test test-slow test-long test-fast faults faults-sample lint lock bench clean
 
 setup: $(VENV)/.ready
 
@@ -22,14 +22,18 @@ demo: setup
 	$(BIN)/spmd-launch demo
 
 test: setup
-	$(BIN)/python -m pytest -q -m "not slow" --durations=15
+	$(BIN)/python -m pytest -q -m "not slow and not long" --durations=15
 
 # What takes longer: layouts of the MCMC workloads, MNIST.
 test-slow: setup
-	$(BIN)/python -m pytest -q -m slow --durations=15
+	$(BIN)/python -m pytest -q -m "slow and not long" --durations=15
+
+# Every workload killed and resumed again and again, 10,000 replica checks: longer than CI has time for.
+test-long: setup
+	$(BIN)/python -m pytest -q -m long --durations=15
 
 test-fast: setup
-	$(BIN)/python -m pytest -q -m "not slow and not cluster"
+	$(BIN)/python -m pytest -q -m "not slow and not long and not cluster"
 
 lint: setup
 	$(BIN)/ruff check .

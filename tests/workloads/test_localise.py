@@ -61,7 +61,7 @@ def test_host_memory_is_searched_too() -> None:
     assert (half["hexes"], half["values"]) == (["0x0000", "0x3f80"], ["0", "1"])
 
 
-@pytest.mark.parametrize("num_checks", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_checks", [300, pytest.param(10_000, marks=pytest.mark.long)])
 def test_clean_checks_raise_no_alarm(num_checks: int) -> None:
     count, alarms, most_bytes = _ranks("clean", num_checks=num_checks)
     assert (count, alarms) == (num_checks, 0)
