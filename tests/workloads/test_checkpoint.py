@@ -1,6 +1,7 @@
 """Checkpoints: whole or invisible, bit-exact on another layout, and refused in words where they do not fit."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,20 @@ def test_saved_on_2x2_and_restored_elsewhere_bit_for_bit(
         assert all(found["shardings"].values())
         assert found["same_draw"]
         assert found["types"] == ["ndarray", "Moments"]
+
+
+def test_all_ranks_fall_back_together(saved: tuple[dict[str, Any], Path], tmp_path: Path) -> None:
+    """The arrays of step 15 are damaged, their sizes are not, and step 10 is whole."""
+    shutil.copytree(saved[1], tmp_path / "storage")
+    (folder,) = (tmp_path / "storage").glob("step_00000015*")
+    for data in folder.glob("state/**/d/*"):
+        content = data.read_bytes()
+        data.write_bytes(content[:-50] + bytes(byte ^ 255 for byte in content[-50:]))
+    arguments = {"num_hosts": 2, "devices_per_host": 2, "folder": tmp_path, "axes": AXES, "step": None}
+    ranks = run_ranks(f"{PROGRAMS}:restore", **arguments)
+    assert [(found["step"], found["digest"]) for found in ranks] == [(10, saved[0]["digest"])] * 2
+    (skipped,) = _events(tmp_path, 0, "checkpoint-skipped")
+    assert (skipped["step"], skipped["path"]) == (15, str(folder))
 
 
 def test_the_newest_steps_are_kept(saved: tuple[dict[str, Any], Path]) -> None:

@@ -153,7 +153,9 @@ def _load(folder: epath.Path, wanted: PyTree) -> tuple[PyTree, str]:
 
     try:
         return make_handler().restore(folder / STATE, args=ocp.args.StandardRestore(wanted)), ""
-    except _READ_ERRORS as error:
+    except Exception as error:  # Orbax wraps some of TensorStore's errors in `Exception` itself
+        if type(error) is not Exception and not isinstance(error, _READ_ERRORS):
+            raise
         # TensorStore adds its whole specification, kilobytes of it.
         return None, f"the data cannot be read ({textwrap.shorten(f'{type(error).__name__}: {error}', 400)})"
 
