@@ -88,6 +88,8 @@ class RankProcess:
         """Ends the process and its children, frozen ones too."""
         if self.running:
             with contextlib.suppress(ProcessLookupError):
+                # First by its pid: a fork of this moment does not lead its group yet, and would be missed.
+                os.kill(self.pid, signal.SIGKILL)
                 os.killpg(self.pid, signal.SIGKILL)
 
     async def _read(self) -> None:

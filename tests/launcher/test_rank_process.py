@@ -144,6 +144,17 @@ def test_what_a_rank_prints_is_kept(host: Host) -> None:
     assert "by Python" in log and "by C" in log and "RuntimeError: broken" in log
 
 
+def test_a_rank_killed_at_its_birth_is_dead(host: Host) -> None:
+    async def run() -> None:
+        template = await host.template()
+        for _ in range(20):  # a fork that does not lead its process group yet must not be missed
+            rank = await template.fork()
+            rank.kill()
+            assert await asyncio.wait_for(rank.wait(), 10.0) == -signal.SIGKILL
+
+    host.run(run())
+
+
 def test_a_rank_is_recorded_for_the_holder_while_it_lives(host: Host) -> None:
     async def run() -> None:
         rank = await host.start("import time; time.sleep(600)")
