@@ -17,6 +17,7 @@ from launcher.rank.exit_codes import PortLostError
 INITIALIZATION_TIMEOUT_S = 120
 HEARTBEAT_TIMEOUT_S = 30
 SHUTDOWN_TIMEOUT_S = 300
+PUBLISH_TIMEOUT_S = 10
 
 
 def serve(host_address: str, num_ranks: int, publish: Callable[[str], None]) -> None:
@@ -47,14 +48,16 @@ def serve(host_address: str, num_ranks: int, publish: Callable[[str], None]) -> 
                     return
                 time.sleep(0.005)
 
-        threading.Thread(target=watch, name="rendezvous", daemon=True).start()
+        watching = threading.Thread(target=watch, name="rendezvous", daemon=True)
+        watching.start()
         try:
             join(address, num_ranks, 0, bind_address=address)
         except RuntimeError as error:
-            failed.set()  # never on success: with one rank `join` may return before the watcher has looked
+            failed.set()
             if not published.is_set():
                 raise PortLostError(f"the coordination service could not listen on {address}: {error}") from error
             raise
+        watching.join(PUBLISH_TIMEOUT_S)  # a rank that is alone may have joined before the watcher has looked
 
 
 def join(address: str, num_ranks: int, rank: int, bind_address: str | None = None) -> None:
