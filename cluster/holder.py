@@ -64,14 +64,22 @@ class Nodes:
 
     def _start_and_stay(self, index: int, head: Node) -> None:
         try:
-            node = self._node(index, head)
+            node = self._node_or_another(index, head)
         except BaseException as error:
             self.failure = f"host {self.names[index]}: {error!r}"
             raise
         self.nodes[self.names[index]] = node
         threading.Event().wait()  # the raylet dies with this thread
 
-    def _node(self, index: int, head: Node | None) -> Node:
+    def _node_or_another(self, index: int, head: Node) -> Node:
+        """Tries twice: of nodes that start at the same time, Ray now and then lets one wait in vain."""
+        try:
+            return self._node(index, head)
+        except Exception as error:  # noqa: BLE001 - Ray raises no narrower type
+            log(f"host {self.names[index]} did not start, trying once more: {error}")
+            return self._node(index, head, attempt=1)
+
+    def _node(self, index: int, head: Node | None, attempt: int = 0) -> Node:
         name = self.names[index]
         host_folder = self.folder / "hosts" / name
         host_folder.mkdir(parents=True, exist_ok=True)
@@ -80,8 +88,8 @@ class Nodes:
             sockets = head.get_sockets_dir_path()
             place |= {
                 "gcs_address": head.gcs_address,
-                "raylet_socket_name": f"{sockets}/raylet.{index}",  # by default all nodes want the same name
-                "plasma_store_socket_name": f"{sockets}/plasma.{index}",
+                "raylet_socket_name": f"{sockets}/raylet.{index}.{attempt}",  # by default all nodes want the same name
+                "plasma_store_socket_name": f"{sockets}/plasma.{index}.{attempt}",
             }
         parameters = RayParams(
             node_ip_address=ADDRESS,

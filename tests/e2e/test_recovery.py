@@ -114,7 +114,7 @@ def test_a_lost_host_is_done_without_where_allowed(cli: Cli, own: str) -> None:
     assert cli.job("fewer")["hosts"] == ["own-0"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("own", ["spares: 1\n"], indirect=True)
 def test_a_lost_host_is_replaced_by_a_spare(cli: Cli, own: str) -> None:
     fault = "kill-raylet host=1 step=40"
