@@ -165,25 +165,26 @@ class Gang:
 
     def _compare_launches(self, rank: RankStatus, news: HostNews) -> None:
         """Out of band, so that it works while the ranks hang in collectives that do not belong together."""
-        known = self.ledger.difference
         for event in news.events:
             if event["type"] == "report":
                 self.ledger.hear_report(rank.rank, event)
         if news.progress is not None and "tail" in news.progress:
             latest = news.progress
             self.ledger.hear(rank.rank, latest["launches"], latest["launch_hash"], latest["tail"])
-        if self.ledger.difference and not known:
-            self._end_badly(rank, differs=self.ledger.difference)
+        self._end_if_launches_differ(rank)
 
     async def _compare_last_launches(self) -> None:
         """When an attempt has failed: collectives that do not belong together crash before a rank can tell."""
         asked = [agent.launches.remote(task.attempt_id) for agent, task in zip(self.agents, self.tasks, strict=True)]
         found = await asyncio.gather(*(_within(answer, LOOK_TIMEOUT_S) for answer in asked))
         for rank, said in zip(self.ranks, found, strict=True):
-            if said is not None and not self.ledger.difference:
+            if said is not None:
                 self.ledger.hear(rank.rank, said["launches"], said["launch_hash"], said["tail"])
-                if self.ledger.difference:
-                    self._end_badly(rank, differs=self.ledger.difference)
+                self._end_if_launches_differ(rank)
+
+    def _end_if_launches_differ(self, rank: RankStatus) -> None:
+        if self.ledger.difference and not any(end.differs for end in self.bad_ends):
+            self._end_badly(rank, differs=self.ledger.difference)
 
     async def _ask(self, rank: RankStatus, heard: int) -> HostNews | None:
         """One question to an agent; None: no answer, which may mean a cut of the network that passes."""

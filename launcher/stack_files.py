@@ -18,7 +18,7 @@ def write_stacks(task: RankTask, stacks: Mapping[int, str]) -> None:
         stacks: `{rank: text}`.
     """
     for rank, text in stacks.items():
-        (jobs_folder() / task.job / "logs" / f"attempt-{attempt_number(task)}.rank-{rank}.stack.txt").write_text(text)
+        (jobs_folder() / task.job / "logs" / f"attempt-{task.attempt}.rank-{rank}.stack.txt").write_text(text)
 
 
 def read_stacks(folder: JobFolder) -> tuple[int, dict[int, str]]:
@@ -30,8 +30,3 @@ def read_stacks(folder: JobFolder) -> tuple[int, dict[int, str]]:
             kept.setdefault(int(match[1]), {})[int(match[2])] = path
     last = max(kept, default=0)
     return last, {rank: path.read_text() for rank, path in sorted(kept.get(last, {}).items())}
-
-
-def attempt_number(task: RankTask) -> int:
-    """Which attempt of its job this is, from 1: the second part of the id that `launcher.gang.new_attempt_id` makes."""
-    return int(task.attempt_id.split(".")[1])
