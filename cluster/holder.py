@@ -20,6 +20,7 @@ from typing import Any
 from ray._private.node import Node
 from ray._private.parameter import RayParams
 
+from cluster.host_node import HostNode
 from cluster.processes import ProcessId, end_processes, marked_processes
 from cluster.record import Cluster, Host, write_json
 from cluster.spec import ClusterSpec
@@ -27,13 +28,6 @@ from cluster.spec import ClusterSpec
 OBJECT_STORE_BYTES = 128 * 2**20  # a laptop's; what passes through is code, logs and results
 ADDRESS = "127.0.0.1"
 WATCH_PERIOD_S = 0.5
-
-
-class HostNode(Node):
-    """A Ray node without Ray's API server: even with the dashboard off it takes a second, and serves nobody."""
-
-    def start_api_server(self, **_: Any) -> None:
-        pass
 
 
 class Nodes:
@@ -64,22 +58,14 @@ class Nodes:
 
     def _start_and_stay(self, index: int, head: Node) -> None:
         try:
-            node = self._node_or_another(index, head)
+            node = self._node(index, head)
         except BaseException as error:
             self.failure = f"host {self.names[index]}: {error!r}"
             raise
         self.nodes[self.names[index]] = node
         threading.Event().wait()  # the raylet dies with this thread
 
-    def _node_or_another(self, index: int, head: Node) -> Node:
-        """Tries twice: of nodes that start at the same time, Ray now and then lets one wait in vain."""
-        try:
-            return self._node(index, head)
-        except Exception as error:  # noqa: BLE001 - Ray raises no narrower type
-            log(f"host {self.names[index]} did not start, trying once more: {error}")
-            return self._node(index, head, attempt=1)
-
-    def _node(self, index: int, head: Node | None, attempt: int = 0) -> Node:
+    def _node(self, index: int, head: Node | None) -> Node:
         name = self.names[index]
         host_folder = self.folder / "hosts" / name
         host_folder.mkdir(parents=True, exist_ok=True)
@@ -88,8 +74,8 @@ class Nodes:
             sockets = head.get_sockets_dir_path()
             place |= {
                 "gcs_address": head.gcs_address,
-                "raylet_socket_name": f"{sockets}/raylet.{index}.{attempt}",  # by default all nodes want the same name
-                "plasma_store_socket_name": f"{sockets}/plasma.{index}.{attempt}",
+                "raylet_socket_name": f"{sockets}/raylet.{index}",  # by default all nodes want the same name
+                "plasma_store_socket_name": f"{sockets}/plasma.{index}",
             }
         parameters = RayParams(
             node_ip_address=ADDRESS,

@@ -1,8 +1,12 @@
 """What an agent needs to know to run one rank of one attempt of a job, and what it answers."""
 
 import dataclasses
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from launcher.faults import Fault
+from launcher.job import JobSpec
 
 AGENT_RESTARTED = "the agent of this host was ended and started again"
 
@@ -46,6 +50,52 @@ class RankTask:
     jax_config: Mapping[str, Any]
     code_digest: str
     storage: str
+
+
+def tasks_for(spec: JobSpec, attempt: int, storage: str, *, num_ranks: int, devices_per_host: int) -> list[RankTask]:
+    """What the ranks of one attempt are told, in the order of ranks.
+
+    Args:
+        spec: of the job.
+        attempt: number of the attempt; it gets a new id each time, even where its number is an old one's.
+        storage: folder or URL of the job's checkpoints.
+        num_ranks: how many hosts take part.
+        devices_per_host: says which rank a fault on a device falls to.
+    """
+    attempt_id = f"{spec.name}.{attempt}.{time.time_ns():x}"  # unique for ever, readable in a process list
+    faults = [Fault.from_json(fault) for fault in spec.faults]
+    return [
+        RankTask(
+            attempt_id=attempt_id,
+            job=spec.name,
+            attempt=attempt,
+            resume=attempt > 1,
+            rank=rank,
+            num_ranks=num_ranks,
+            workload=spec.workload,
+            settings=spec.settings,
+            files={param: (file.sha256, file.name) for param, file in spec.files.items()},
+            seed=spec.seed,
+            checkpoint_every=spec.checkpoint_every,
+            check_every=spec.check_every,
+            keep=spec.keep,
+            program_barrier=spec.program_barrier,
+            faults=[fault.to_json() for fault in faults if fault.due(rank, attempt, devices_per_host)],
+            jax_config=jax_config(spec.config),
+            code_digest=spec.code_digest,
+            storage=storage,
+        )
+        for rank in range(num_ranks)
+    ]
+
+
+def jax_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """JAX options that follow from the parameters every workload has: `x64` and `precision`."""
+    precision = config.get("precision", "default")
+    return {
+        "jax_enable_x64": bool(config.get("x64", False)),
+        "jax_default_matmul_precision": None if precision == "default" else precision,
+    }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

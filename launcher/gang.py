@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import dataclasses
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -297,8 +296,3 @@ async def _within(answer: Any, timeout_s: float) -> Message | None:
 async def _stop(agent: Any, attempt_id: str) -> None:
     with contextlib.suppress(RayError):  # nothing of it can be alive: a rank does not outlive its agent
         await agent.stop.remote(attempt_id)
-
-
-def new_attempt_id(job: str, number: int) -> str:
-    """Unique for ever, readable in a process list."""
-    return f"{job}.{number}.{time.time_ns():x}"

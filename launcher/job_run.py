@@ -1,31 +1,26 @@
-"""One job from its first host to its end: attempts, recovery, the record, and what the world is told of it."""
+"""The life of one job from its first host to its end: attempts, and what comes after a bad one."""
 
 import asyncio
 import contextlib
-import datetime
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ray.exceptions import RayError
 
-from launcher.attempt import RankTask
+from launcher.attempt import tasks_for
 from launcher.blobs import BlobStore, ship
-from launcher.faults import Fault
 from launcher.first_cause import FirstCause, first_cause
-from launcher.gang import Gang, new_attempt_id
+from launcher.gang import Gang
 from launcher.host_pool import HostPool
-from launcher.job import JobSpec, JobState, check_transition
-from launcher.job_folder import JobFolder
-from launcher.mirror import mirror_record
+from launcher.job import JobState
+from launcher.job_record import JobRecord
 from launcher.outputs import collect_outputs, write_summary
-from launcher.rank_process import Message
-from launcher.recovery import AttemptEnd, Cause, OnDivergence, Policy, Retry, Stop, decide
+from launcher.recovery import Cause, OnDivergence, Policy, Retry, Stop, decide
 from workloads.errors import ConfigError
 from workloads.fence import write_fence
 from workloads.layout import Layout
-from workloads.params import parse
-from workloads.registry import find
+from workloads.registry import checked_config
 
 MAX_PORTS_LOST = 5
 HOST_RETURN_S = 4.0  # Ray starts a killed agent again in one to two seconds
@@ -36,18 +31,15 @@ class JobRun:
     """The live side of one job, in the supervisor.
 
     Args:
-        spec: what was asked for.
-        folder: its record; what is there of earlier attempts is continued.
-        storage: where its checkpoints go.
+        record: what was asked for, and where to put what comes of it.
         devices_per_host: of the cluster.
         min_hosts: the fewest hosts to go on with after a loss.
     """
 
-    def __init__(self, spec: JobSpec, folder: JobFolder, storage: str, *, devices_per_host: int, min_hosts: int):
-        record = folder.job()
+    def __init__(self, record: JobRecord, *, devices_per_host: int, min_hosts: int):
+        spec = record.spec
+        self.record = record
         self.spec = spec
-        self.folder = folder
-        self.storage = storage
         self.devices_per_host = devices_per_host
         self.min_hosts = min(min_hosts, spec.num_hosts)
         self.policy = Policy(
@@ -55,64 +47,14 @@ class JobRun:
             max_preemptions=spec.max_preemptions,
             on_divergence=OnDivergence(spec.on_divergence),
         )
-        self.state = JobState.QUEUED
-        self.message = ""
-        self.attempt: int = record.get("attempt", 0)
-        self.hosts: list[str] = []
         self.gang: Gang | None = None
-        self.result: dict[str, Any] | None = None
-        self.changed = asyncio.Event()
         self.cancelled = asyncio.Event()
         self.cancel_reason = ""
-        self.notes: list[str] = []
-        self.checkpoint_step: int | None = record.get("checkpoint_step")
-        self._ends = _ends_so_far(folder)
-        self._failed_at: float | None = None
-        self._verdicts: list[Message] = []
-        self._submitted = time.monotonic() - max((event["at"] for event in folder.lines("events.jsonl")), default=0.0)
-        self._times: dict[str, str] = {}
-        self._mirroring: asyncio.Task[None] | None = None
-
-    # -- what the world sees
-
-    def snapshot(self) -> dict[str, Any]:
-        """The job as `status JOB --json` gives it."""
-        ranks = self.gang.ranks if self.gang else []
-        return {
-            "name": self.spec.name,
-            "workload": self.spec.workload,
-            "state": self.state,
-            "attempt": self.attempt,
-            "message": self.message,
-            "notes": self.notes,
-            "checkpoint_step": self.checkpoint_step,
-            "hosts": self.hosts,
-            "seconds": round(time.monotonic() - self._submitted, 3),
-            "ranks": [
-                {
-                    "rank": rank.rank,
-                    "host": rank.host,
-                    "pid": rank.pid,
-                    "phase": rank.phase,
-                    "step": rank.step,
-                    "total": rank.total,
-                    "metrics": rank.metrics,
-                }
-                for rank in ranks
-            ],
-        }
-
-    def enqueue(self) -> None:
-        """Puts a job on record as waiting for hosts: a new one, or one that has ended and is resumed by hand."""
-        self.event("state", state=JobState.QUEUED, message="")
-        self.save()
 
     def cancel(self, reason: str) -> None:
         """Asks for the end; the state becomes CANCELLED when every process is gone."""
         self.cancel_reason = reason
         self.cancelled.set()
-
-    # -- its life
 
     async def run(self, hosts: Sequence[str], pool: HostPool, blobs: BlobStore, lost: str = "") -> None:
         """Runs the job on these hosts to its end. Never raises for what a workload or a host did.
@@ -127,97 +69,90 @@ class JobRun:
         ports_lost = 0
         following: Sequence[str] | None = hosts
         if lost:
-            self.hosts = list(hosts)
+            self.record.hosts = hosts
             following = await self._recover(FirstCause(sentence=lost, cause=Cause.PREEMPTED), pool)
         while following is not None:
-            self.hosts = list(following)
+            self.record.hosts = following
             agents = [pool.agents[host] for host in following]
-            self.move(JobState.STARTING)
+            self.record.move(JobState.STARTING)
             try:
                 await ship(blobs, agents, self.spec.code_digest, files)
                 cause = await self._run_attempt(following, agents)
             except RayError as error:
                 cause = FirstCause(sentence=f"a host was lost before the attempt began: {error}", cause=Cause.PREEMPTED)
-            if self.state.ended:
+            if self.record.state.ended:
                 return
             if cause is not None:
                 following = await self._recover(cause, pool)
             elif (ports_lost := ports_lost + 1) == MAX_PORTS_LOST:
                 message = f"rank 0 lost the race for its coordinator's port {MAX_PORTS_LOST} times in a row"
-                self.end(JobState.FAILED, message)
+                self.record.end(JobState.FAILED, message)
                 return
 
     async def _recover(self, cause: FirstCause, pool: HostPool) -> Sequence[str] | None:
         """Decides what comes after a bad end; returns the hosts of the next attempt, or None if there is none."""
-        ranks = self.gang.ranks if self.gang else []
-        end = AttemptEnd(cause=cause.cause, step=min((rank.step for rank in ranks), default=0), suspects=cause.suspects)
-        self._ends.append(end)
-        self._failed_at = time.monotonic()
-        self.event(
-            "attempt-failed", attempt=self.attempt, cause=end.cause, step=end.step, message=cause.sentence,
-            details=cause.details, suspects=list(end.suspects),
-        )  # fmt: skip
-        self.message = str(cause)
-        self.move(JobState.RECOVERING)
+        failed_at = time.monotonic()
+        self.record.fail_attempt(cause)
         pool.suspects |= dict.fromkeys(cause.suspects, f"job {self.spec.name}: {cause.sentence.splitlines()[0]}")
         waits = ""
         while not self.cancelled.is_set():
-            available = await pool.available(self.spec.name, () if waits else self.hosts, HOST_RETURN_S)
+            available = await pool.available(self.spec.name, () if waits else self.record.hosts, HOST_RETURN_S)
             decision = decide(
-                self._ends,
+                self.record.ends,
                 policy=self.policy,
-                hosts=self.hosts,
+                hosts=self.record.hosts,
                 available=available,
                 sizes=self._sizes(),
-                waited_s=time.monotonic() - self._failed_at,
+                waited_s=time.monotonic() - failed_at,
             )
             if isinstance(decision, Retry):
-                self.note(f"{cause.sentence}; {self._where_from()}{f', {decision.why}' if decision.why else ''}")
+                self.record.note(f"{cause.sentence}; {self._where_from()}{f', {decision.why}' if decision.why else ''}")
                 pool.take(self.spec.name, decision.hosts)
                 return decision.hosts
             if isinstance(decision, Stop):
-                self.end(
+                self.record.end(
                     JobState.FAILED,
                     str(FirstCause(sentence=f"{cause.sentence}\n{decision.why}", details=cause.details)),
                 )
                 return None
             if decision.why != waits:
                 waits = decision.why
-                self.note(f"{cause.sentence}; {waits}")
+                self.record.note(f"{cause.sentence}; {waits}")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.cancelled.wait(), LOOK_PERIOD_S)
-        self.end(JobState.CANCELLED, self.cancel_reason)
+        self.record.end(JobState.CANCELLED, self.cancel_reason)
         return None
 
     def _where_from(self) -> str:
-        number = f"attempt {self.attempt + 1}"
-        if self.checkpoint_step is None:
+        number = f"attempt {self.record.attempt + 1}"
+        if self.record.checkpoint_step is None:
             return f"{number} starts from step 0: no checkpoint"
-        return f"{number} restarts from step {self.checkpoint_step}"
+        return f"{number} restarts from step {self.record.checkpoint_step}"
 
     def _sizes(self) -> list[int]:
         """Numbers of hosts that the job may run on: those that its parameters fit."""
         return [self.spec.num_hosts, *(n for n in range(self.min_hosts, self.spec.num_hosts) if self._fits(n))]
 
     def _fits(self, num_hosts: int) -> bool:
+        files = {param: file.name for param, file in self.spec.files.items()}
+        layout = Layout(num_hosts=num_hosts, devices_per_host=self.devices_per_host)
         try:
-            files = {param: file.name for param, file in self.spec.files.items()}
-            config: Any = parse(find(self.spec.workload).config_class(), {**self.spec.settings, **files})
-            config.check(Layout(num_hosts=num_hosts, devices_per_host=self.devices_per_host))
+            checked_config(self.spec.workload, {**self.spec.settings, **files}, layout)
         except ConfigError:
             return False
         return True
 
     async def _run_attempt(self, hosts: Sequence[str], agents: Sequence[Any]) -> FirstCause | None:
         """One attempt; returns why it ended badly, or None if it did not, or if only the port was lost."""
-        self.attempt += 1
-        tasks = self._tasks(len(hosts))
+        self.record.attempt += 1
+        storage = self.record.storage
+        tasks = tasks_for(
+            self.spec, self.record.attempt, storage, num_ranks=len(hosts), devices_per_host=self.devices_per_host
+        )
         attempt_id = tasks[0].attempt_id
-        await asyncio.to_thread(write_fence, self.storage, self.attempt, attempt_id)
-        gang = self.gang = Gang(hosts, agents, tasks, self._hear)
-        self.event("attempt", attempt=self.attempt, attempt_id=attempt_id, hosts=list(hosts))
-        self.save()
-        self.mirror()
+        await asyncio.to_thread(write_fence, storage, self.record.attempt, attempt_id)
+        gang = self.gang = Gang(hosts, agents, tasks, self.record.hear)
+        self.record.begin_attempt(attempt_id, hosts, gang.ranks)
         running = asyncio.ensure_future(gang.run())
         cancelled = asyncio.ensure_future(self.cancelled.wait())
         joined = asyncio.ensure_future(self._when_joined(gang, agents))
@@ -237,17 +172,17 @@ class JobRun:
 
     async def _when_joined(self, gang: Gang, agents: Sequence[Any]) -> None:
         await gang.joined.wait()
-        self.message = ""
-        self.move(JobState.RUNNING)
+        self.record.message = ""
+        self.record.move(JobState.RUNNING)
         for agent in agents:
             agent.fill_standby.remote()
 
     async def _conclude(self, gang: Gang, agents: Sequence[Any], attempt_id: str) -> FirstCause | None:
         if self.cancelled.is_set():
-            self.end(JobState.CANCELLED, self.cancel_reason)
+            self.record.end(JobState.CANCELLED, self.cancel_reason)
         elif gang.port_lost and not gang.bad_ends:
-            self.event("port-lost", attempt=self.attempt)
-            self.move(JobState.RECOVERING)
+            self.record.event("port-lost", attempt=self.record.attempt)
+            self.record.move(JobState.RECOVERING)
         elif gang.succeeded:
             await self._accept(gang, agents, attempt_id)
         else:
@@ -260,125 +195,8 @@ class JobRun:
         digests = {rank.rank: result["result_digest"] for rank, result in zip(gang.ranks, results, strict=True)}
         if len(set(digests.values())) > 1:
             listed = ", ".join(f"rank {rank} on {gang.ranks[rank].host}: {d[:16]}" for rank, d in digests.items())
-            self.end(JobState.FAILED, f"the ranks do not have the same result, so none is accepted ({listed})")
+            self.record.end(JobState.FAILED, f"the ranks do not have the same result, so none is accepted ({listed})")
             return
-        await collect_outputs(agents[0], attempt_id, self.folder.path)
-        self.result = write_summary(self.folder.path, results[0], self._verdicts)
-        self.end(JobState.SUCCEEDED, "")
-
-    def _tasks(self, num_ranks: int) -> list[RankTask]:
-        attempt_id = new_attempt_id(self.spec.name, self.attempt)
-        faults = [Fault.from_json(fault) for fault in self.spec.faults]
-        return [
-            RankTask(
-                attempt_id=attempt_id,
-                job=self.spec.name,
-                attempt=self.attempt,
-                resume=self.attempt > 1,
-                rank=rank,
-                num_ranks=num_ranks,
-                workload=self.spec.workload,
-                settings=self.spec.settings,
-                files={param: (file.sha256, file.name) for param, file in self.spec.files.items()},
-                seed=self.spec.seed,
-                checkpoint_every=self.spec.checkpoint_every,
-                check_every=self.spec.check_every,
-                keep=self.spec.keep,
-                program_barrier=self.spec.program_barrier,
-                faults=[fault.to_json() for fault in faults if fault.due(rank, self.attempt, self.devices_per_host)],
-                jax_config=jax_config(self.spec.config),
-                code_digest=self.spec.code_digest,
-                storage=self.storage,
-            )
-            for rank in range(num_ranks)
-        ]
-
-    # -- the record
-
-    def move(self, state: JobState) -> None:
-        """Takes one step of the state machine, on disk first."""
-        if state == self.state:
-            return
-        check_transition(self.state, state)
-        self.state = state
-        self._times[state.lower()] = datetime.datetime.now().astimezone().isoformat(timespec="milliseconds")
-        self.event("state", state=state, message=self.message)
-        self.save()
-        self.changed.set()
-
-    def end(self, state: JobState, message: str) -> None:
-        self.message = message
-        self.move(state)
-        self.folder.close()
-        self.mirror()
-
-    def save(self) -> None:
-        self.folder.write_job(
-            self.folder.job() | self.snapshot() | {"times": self._times, "storage": self.storage, "result": self.result}
-        )
-
-    def mirror(self) -> None:
-        """Starts copying the record to the storage, unless a copy is under way: the next one will have it all."""
-        if self._mirroring is None or self._mirroring.done():
-            self._mirroring = asyncio.get_running_loop().create_task(self._mirror())
-
-    async def _mirror(self) -> None:
-        try:
-            await asyncio.to_thread(mirror_record, self.folder, self.storage)
-        except OSError as error:  # the job needs no copy of its record to go on
-            self.event("mirror-failed", why=str(error))
-
-    def event(self, kind: str, **details: Any) -> None:
-        self.folder.append("events.jsonl", {"at": self._now(), "type": kind, **details})
-
-    def note(self, text: str) -> None:
-        """Something that a person who watches the job should read; one line for the live display."""
-        self.notes.append(text)
-        self.event("note", message=text)
-        self.changed.set()
-
-    def _now(self) -> float:
-        return round(time.monotonic() - self._submitted, 4)
-
-    def _hear(self, rank: int, event: Message) -> None:
-        kind = event["type"]
-        if kind == "log":
-            self.folder.append_text(f"logs/attempt-{self.attempt}.rank-{rank}.log", event["text"])
-        elif kind == "report":
-            if self._failed_at is not None:
-                self.event("recovered", attempt=self.attempt, seconds=round(time.monotonic() - self._failed_at, 3))
-                self._failed_at = None
-            where = {"at": self._now(), "rank": rank, "step": event["step"], "total": event["total"]}
-            self.folder.append("metrics.jsonl", where | event["metrics"])
-        else:
-            details = {key: value for key, value in event.items() if key not in ("type", "at")}
-            if kind == "result":
-                details.pop("diagnostics", None)  # they are in results/summary.json
-            if kind == "checkpoint" and rank == 0:
-                self.checkpoint_step = event["step"]
-                self.save()
-                self.mirror()
-            if kind == "verdict":
-                self._verdicts.append({"rank": rank, **details})
-            self.event(kind, rank=rank, **details)
-        self.changed.set()
-
-
-def _ends_so_far(folder: JobFolder) -> list[AttemptEnd]:
-    """How earlier attempts ended, since the job was submitted or last resumed by hand."""
-    ends: list[AttemptEnd] = []
-    for event in folder.lines("events.jsonl"):
-        if event["type"] == "resumed-by-hand":
-            ends.clear()
-        if event["type"] == "attempt-failed":
-            ends.append(AttemptEnd(cause=Cause(event["cause"]), step=event["step"], suspects=tuple(event["suspects"])))
-    return ends
-
-
-def jax_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """JAX options that follow from the parameters every workload has: `x64` and `precision`."""
-    precision = config.get("precision", "default")
-    return {
-        "jax_enable_x64": bool(config.get("x64", False)),
-        "jax_default_matmul_precision": None if precision == "default" else precision,
-    }
+        await collect_outputs(agents[0], attempt_id, self.record.folder.path)
+        self.record.result = write_summary(self.record.folder.path, results[0], self.record.verdicts)
+        self.record.end(JobState.SUCCEEDED, "")

@@ -20,8 +20,8 @@ from launcher.protocol import Connection, Message
 from launcher.storage import storage_for
 from workloads.errors import ConfigError
 from workloads.layout import Layout
-from workloads.params import file_params, parse
-from workloads.registry import WorkloadSpec, find
+from workloads.params import file_params
+from workloads.registry import checked_config
 from workloads.versions import versions
 
 
@@ -67,12 +67,12 @@ def prepare(request: Request) -> Prepared:
     name = _job_name(request)
     faults = [parse_fault(text) for text in request.faults]
     check_faults(faults, layout.num_hosts, layout.devices_per_host)
-    workload, config = _check_config(request.workload, request.settings, layout)
+    config = _check_config(request.workload, request.settings, layout)
     settings, files, paths = _input_files(file_params(type(config)), request.settings)
     code = read_code(source_root())
     spec = JobSpec(
         name=name,
-        workload=workload.name,
+        workload=request.workload,
         settings=settings,
         config=dataclasses.asdict(config),
         seed=request.seed,
@@ -110,12 +110,11 @@ def prepare_resume(name: str, settings: Mapping[str, str], cluster_name: str | N
     layout = _layout(cluster, min(old.num_hosts, cluster.spec.num_hosts))
     kept = {param: folder.path / "inputs" / file.sha256 / file.name for param, file in old.files.items()}
     given = {**old.settings, **{param: str(path) for param, path in kept.items()}, **settings}
-    workload, config = _check_config(old.workload, given, layout)
+    config = _check_config(old.workload, given, layout)
     rest, files, paths = _input_files(file_params(type(config)), given)
     code = read_code(source_root())
     spec = dataclasses.replace(
         old,
-        workload=workload.name,
         settings=rest,
         config=dataclasses.asdict(config),
         num_hosts=layout.num_hosts,
@@ -145,14 +144,11 @@ def _layout(cluster: Cluster, num_hosts: int) -> Layout:
     return Layout(num_hosts=num_hosts, devices_per_host=cluster.spec.devices_per_host)
 
 
-def _check_config(name: str, settings: Mapping[str, str], layout: Layout) -> tuple[WorkloadSpec, Any]:
+def _check_config(name: str, settings: Mapping[str, str], layout: Layout) -> Any:
     try:
-        workload = find(name)
-        config: Any = parse(workload.config_class(), settings)
-        config.check(layout)
+        return checked_config(name, settings, layout)
     except ConfigError as error:
         raise UserError(str(error)) from error
-    return workload, config
 
 
 def send(prepared: Prepared, *, wait: bool) -> Message:

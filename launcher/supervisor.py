@@ -24,6 +24,7 @@ from launcher.host_pool import HostPool
 from launcher.job import JobSpec, JobState
 from launcher.job_folder import JobFolder, all_jobs
 from launcher.job_queue import Waiting, next_to_start
+from launcher.job_record import JobRecord
 from launcher.job_run import JobRun
 from launcher.parity import gather_facts
 from launcher.process_watch import end_with_parent
@@ -98,7 +99,7 @@ class Supervisor:
                 case "status":
                     yield await self._status()
                 case "job":
-                    yield self._job(request["name"]).snapshot()
+                    yield self._job(request["name"]).record.snapshot()
                 case "watch":
                     async for snapshot in self._watch(self._job(request["name"])):
                         yield snapshot
@@ -122,13 +123,13 @@ class Supervisor:
 
     async def _watch(self, job: JobRun) -> AsyncIterator[Message]:
         while True:
-            job.changed.clear()
-            yield job.snapshot() | {"waits_for": self._holders(job)}
-            if job.state.ended:
+            job.record.changed.clear()
+            yield job.record.snapshot() | {"waits_for": self._holders(job)}
+            if job.record.state.ended:
                 return
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(job.changed.wait(), 1.0)
-            if not job.state.ended:
+                await asyncio.wait_for(job.record.changed.wait(), 1.0)
+            if not job.record.state.ended:
                 await asyncio.sleep(WATCH_PERIOD_S)
 
     async def _status(self) -> Message:
@@ -145,7 +146,7 @@ class Supervisor:
                 }
                 for host, state in zip(self.cluster.hosts, states, strict=True)
             ],
-            "jobs": [job.snapshot() for job in self.jobs.values()],
+            "jobs": [job.record.snapshot() for job in self.jobs.values()],
             "queue": self.queue,
         }
 
@@ -160,7 +161,7 @@ class Supervisor:
         gang = self._job(name).gang
         stacks = await gang.take_stacks() if gang else {}
         if gang is None or not stacks:
-            raise UserError(f"no process of job {name!r} runs now: it is {self._job(name).state}")
+            raise UserError(f"no process of job {name!r} runs now: it is {self._job(name).record.state}")
         return {"stacks": [{"rank": k, "host": gang.ranks[k].host, "text": text} for k, text in stacks.items()]}
 
     async def _facts(self) -> Message:
@@ -183,10 +184,10 @@ class Supervisor:
         for file in spec.files.values():
             folder.keep_input(self.blobs.path(file.sha256), file)
         job = self._add(spec, folder)
-        job.event("resumed-by-hand" if resume else "submitted")
-        job.enqueue()
+        job.record.event("resumed-by-hand" if resume else "submitted")
+        job.record.enqueue()
         self._start_next()
-        return {"name": spec.name, "state": job.state, "waits_for": self._holders(job)}
+        return {"name": spec.name, "state": job.record.state, "waits_for": self._holders(job)}
 
     def _create(self, spec: JobSpec) -> JobFolder:
         try:
@@ -198,16 +199,14 @@ class Supervisor:
 
     def _reopen(self, spec: JobSpec) -> JobFolder:
         live = self.jobs.get(spec.name)
-        if live is not None and not live.state.ended:
-            raise UserError(f"job {spec.name!r} is {live.state}: only a job that has ended can be resumed")
+        if live is not None and not live.record.state.ended:
+            raise UserError(f"job {spec.name!r} is {live.record.state}: only a job that has ended can be resumed")
         return JobFolder.reopen(spec, self.cluster.name)
 
     def _add(self, spec: JobSpec, folder: JobFolder) -> JobRun:
         cluster = self.cluster.spec
         job = self.jobs[spec.name] = JobRun(
-            spec,
-            folder,
-            storage_for(cluster.storage_path, spec.name),
+            JobRecord(spec, folder, storage_for(cluster.storage_path, spec.name)),
             devices_per_host=cluster.devices_per_host,
             min_hosts=cluster.min_hosts or cluster.num_hosts,
         )
@@ -222,10 +221,10 @@ class Supervisor:
             if record["cluster"] != self.cluster.name or state.ended:
                 continue
             job = self._add(folder.spec(), folder)
-            job.event("adopted", state=state)
+            job.record.event("adopted", state=state)
             if state is not JobState.QUEUED:
                 self.queue.remove(job.spec.name)
-                job.state = state
+                job.record.state = state
                 self._start(job, record["hosts"], lost="the supervisor was ended and started again")
         self._start_next()
 
@@ -260,9 +259,9 @@ class Supervisor:
         try:
             await job.run(hosts, self.pool, self.blobs, lost)
         except Exception as error:  # a defect of ours or of Ray's must end the job with a message, not leave it hanging
-            job.event("launcher-error", error=repr(error))
-            if not job.state.ended:
-                job.end(JobState.FAILED, f"the launcher failed, not the workload: {error!r}")
+            job.record.event("launcher-error", error=repr(error))
+            if not job.record.state.ended:
+                job.record.end(JobState.FAILED, f"the launcher failed, not the workload: {error!r}")
             raise
         finally:
             self.pool.release(job.spec.name)
@@ -272,18 +271,18 @@ class Supervisor:
         job = self._job(name)
         if name in self.queue:
             self.queue.remove(name)
-            job.end(JobState.CANCELLED, reason)
+            job.record.end(JobState.CANCELLED, reason)
             self._start_next()
         else:
             job.cancel(reason)
-            while not job.state.ended:
-                job.changed.clear()
-                await job.changed.wait()
-        return {"name": name, "state": job.state}
+            while not job.record.state.ended:
+                job.record.changed.clear()
+                await job.record.changed.wait()
+        return {"name": name, "state": job.record.state}
 
     async def _drain(self, force: bool) -> Message:
         """Refuses while jobs run, unless forced; then ends them all as CANCELLED."""
-        running = [name for name, job in self.jobs.items() if not job.state.ended]
+        running = [name for name, job in self.jobs.items() if not job.record.state.ended]
         if running and not force:
             raise UserError(
                 f"cluster {self.cluster.name!r} has {len(running)} job(s) that have not ended: {', '.join(running)}; "

@@ -16,6 +16,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKER = "SPMD_LAUNCH_CLUSTER_ID"
+# A shell that starts the tests in the background has them ignore SIGINT, and what they start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 COMMAND = [sys.executable, "-c", "from launcher.cli import main; main()"]
 
 

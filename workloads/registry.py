@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from workloads.errors import ConfigError
-from workloads.params import nearest
+from workloads.layout import Layout
+from workloads.params import nearest, parse
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,3 +64,19 @@ def find(name: str) -> WorkloadSpec:
     if name not in WORKLOADS:
         raise ConfigError(f"no workload {name!r}{nearest(name, WORKLOADS, {})} (there are: {', '.join(WORKLOADS)})")
     return WORKLOADS[name]
+
+
+def checked_config(name: str, settings: Mapping[str, str], layout: Layout) -> Any:
+    """The config of a workload, every parameter parsed and the whole held against the layout.
+
+    Args:
+        name: of the workload.
+        settings: `{parameter: text}`; the rest is at its default.
+        layout: hosts and devices that it must fit.
+
+    Raises:
+        ConfigError: with the parameter, what was given, and what would fit.
+    """
+    config: Any = parse(find(name).config_class(), settings)
+    config.check(layout)
+    return config

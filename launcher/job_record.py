@@ -1,0 +1,180 @@
+"""The record of a job that lives: its state and what is told of it, on disk first, with a copy in the storage."""
+
+import asyncio
+import datetime
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from launcher.first_cause import FirstCause
+from launcher.gang import RankStatus
+from launcher.job import JobSpec, JobState, check_transition
+from launcher.job_folder import JobFolder
+from launcher.mirror import mirror_record
+from launcher.rank_process import Message
+from launcher.recovery import AttemptEnd, Cause
+
+
+class JobRecord:
+    """What is known of one job.
+
+    Args:
+        spec: what was asked for.
+        folder: where it is kept; what is there of earlier attempts is continued.
+        storage: where the job's checkpoints go, and the copy of its record.
+    """
+
+    def __init__(self, spec: JobSpec, folder: JobFolder, storage: str):
+        saved = folder.job()
+        self.spec = spec
+        self.folder = folder
+        self.storage = storage
+        self.state = JobState.QUEUED
+        self.message = ""
+        self.attempt: int = saved.get("attempt", 0)
+        self.checkpoint_step: int | None = saved.get("checkpoint_step")
+        self.hosts: Sequence[str] = ()
+        self.ranks: Sequence[RankStatus] = ()
+        self.notes: list[str] = []
+        self.verdicts: list[Message] = []
+        self.result: dict[str, Any] | None = None
+        self.ends = _ends_so_far(folder)
+        self.changed = asyncio.Event()
+        self._failed_at: float | None = None
+        self._submitted = time.monotonic() - max((event["at"] for event in folder.lines("events.jsonl")), default=0.0)
+        self._times: dict[str, str] = {}
+        self._mirroring: asyncio.Task[None] | None = None
+
+    def snapshot(self) -> dict[str, Any]:
+        """The job as `status JOB --json` gives it."""
+        return {
+            "name": self.spec.name,
+            "workload": self.spec.workload,
+            "state": self.state,
+            "attempt": self.attempt,
+            "message": self.message,
+            "notes": self.notes,
+            "checkpoint_step": self.checkpoint_step,
+            "hosts": list(self.hosts),
+            "seconds": round(time.monotonic() - self._submitted, 3),
+            "ranks": [
+                {
+                    "rank": rank.rank,
+                    "host": rank.host,
+                    "pid": rank.pid,
+                    "phase": rank.phase,
+                    "step": rank.step,
+                    "total": rank.total,
+                    "metrics": rank.metrics,
+                }
+                for rank in self.ranks
+            ],
+        }
+
+    # -- its life
+
+    def enqueue(self) -> None:
+        """Puts a job on record as waiting for hosts: a new one, or one that has ended and is resumed by hand."""
+        self.event("state", state=JobState.QUEUED, message="")
+        self.save()
+
+    def move(self, state: JobState) -> None:
+        """Takes one step of the state machine, on disk first."""
+        if state == self.state:
+            return
+        check_transition(self.state, state)
+        self.state = state
+        self._times[state.lower()] = datetime.datetime.now().astimezone().isoformat(timespec="milliseconds")
+        self.event("state", state=state, message=self.message)
+        self.save()
+        self.changed.set()
+
+    def end(self, state: JobState, message: str) -> None:
+        self.message = message
+        self.move(state)
+        self.folder.close()
+        self.mirror()
+
+    def save(self) -> None:
+        self.folder.write_job(
+            self.folder.job() | self.snapshot() | {"times": self._times, "storage": self.storage, "result": self.result}
+        )
+
+    def mirror(self) -> None:
+        """Starts copying the record to the storage, unless a copy is under way: the next one will have it all."""
+        if self._mirroring is None or self._mirroring.done():
+            self._mirroring = asyncio.get_running_loop().create_task(self._mirror())
+
+    async def _mirror(self) -> None:
+        try:
+            await asyncio.to_thread(mirror_record, self.folder, self.storage)
+        except OSError as error:  # the job needs no copy of its record to go on
+            self.event("mirror-failed", why=str(error))
+
+    def begin_attempt(self, attempt_id: str, hosts: Sequence[str], ranks: Sequence[RankStatus]) -> None:
+        """Puts an attempt on record, before any rank of it starts."""
+        self.hosts, self.ranks = hosts, ranks
+        self.event("attempt", attempt=self.attempt, attempt_id=attempt_id, hosts=list(hosts))
+        self.save()
+        self.mirror()
+
+    def fail_attempt(self, cause: FirstCause) -> None:
+        """Puts the bad end of an attempt on record; the job looks for a way to go on."""
+        step = min((rank.step for rank in self.ranks), default=0)
+        self.ends.append(AttemptEnd(cause=cause.cause, step=step, suspects=cause.suspects))
+        self._failed_at = time.monotonic()
+        self.event(
+            "attempt-failed", attempt=self.attempt, cause=cause.cause, step=step, message=cause.sentence,
+            details=cause.details, suspects=list(cause.suspects),
+        )  # fmt: skip
+        self.message = str(cause)
+        self.move(JobState.RECOVERING)
+
+    # -- what is written
+
+    def event(self, kind: str, **details: Any) -> None:
+        self.folder.append("events.jsonl", {"at": self._now(), "type": kind, **details})
+
+    def note(self, text: str) -> None:
+        """Something that a person who watches the job should read; one line for the live display."""
+        self.notes.append(text)
+        self.event("note", message=text)
+        self.changed.set()
+
+    def _now(self) -> float:
+        return round(time.monotonic() - self._submitted, 4)
+
+    def hear(self, rank: int, event: Message) -> None:
+        """Keeps what a rank said."""
+        kind = event["type"]
+        if kind == "log":
+            self.folder.append_text(f"logs/attempt-{self.attempt}.rank-{rank}.log", event["text"])
+        elif kind == "report":
+            if self._failed_at is not None:
+                self.event("recovered", attempt=self.attempt, seconds=round(time.monotonic() - self._failed_at, 3))
+                self._failed_at = None
+            where = {"at": self._now(), "rank": rank, "step": event["step"], "total": event["total"]}
+            self.folder.append("metrics.jsonl", where | event["metrics"])
+        else:
+            details = {key: value for key, value in event.items() if key not in ("type", "at")}
+            if kind == "result":
+                details.pop("diagnostics", None)  # they are in results/summary.json
+            if kind == "checkpoint" and rank == 0:
+                self.checkpoint_step = event["step"]
+                self.save()
+                self.mirror()
+            if kind == "verdict":
+                self.verdicts.append({"rank": rank, **details})
+            self.event(kind, rank=rank, **details)
+        self.changed.set()
+
+
+def _ends_so_far(folder: JobFolder) -> list[AttemptEnd]:
+    """How earlier attempts ended, since the job was submitted or last resumed by hand."""
+    ends: list[AttemptEnd] = []
+    for event in folder.lines("events.jsonl"):
+        if event["type"] == "resumed-by-hand":
+            ends.clear()
+        if event["type"] == "attempt-failed":
+            ends.append(AttemptEnd(cause=Cause(event["cause"]), step=event["step"], suspects=tuple(event["suspects"])))
+    return ends
