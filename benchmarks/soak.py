@@ -18,12 +18,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from bench_cluster import Bench
 from soak_faults import throw_from_outside
 from soak_plan import CHECKPOINT_EVERY_S, WORKLOADS, Throw, plan
 from soak_report import Hit, Run, Soak, table, wrong
-from soak_watch import JobWatch
+from soak_watch import ENDED, PERIOD_S, JobWatch
 
 from cluster.processes import ProcessId, marked_processes
 
@@ -34,6 +35,7 @@ REACH_TIMEOUT_S = 300.0  # to the next fault's step, beyond what a calm run need
 REPORT_TIMEOUT_S = 60.0
 RECOVERY_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 600.0
+RECORD_TIMEOUT_S = 10.0
 
 
 def run_calm(bench: Bench, workload: str, name: str, steps: int, checkpoint_every: int) -> Run:
@@ -43,8 +45,7 @@ def run_calm(bench: Bench, workload: str, name: str, steps: int, checkpoint_ever
         RuntimeError: it did not succeed.
     """
     watch = submit(bench, workload, name, steps, checkpoint_every)
-    watch.until(lambda: False, CALM_TIMEOUT_S)
-    job = bench.job(name)
+    job = to_the_end(bench, name, watch, CALM_TIMEOUT_S)
     if job["state"] != "SUCCEEDED" or watch.ended is None:
         raise RuntimeError(f"{name}, a run without a fault: {job['state']}, not SUCCEEDED: {job['message']}")
     return Run(job=job, seconds=watch.ended - watch.started, steps_per_s=watch.steps_per_s())
@@ -57,6 +58,15 @@ def submit(bench: Bench, workload: str, name: str, steps: int, checkpoint_every:
     words = ["--detach", *more]
     bench.submit(workload, name, *words, settings=settings, checkpoint_every=checkpoint_every, check=True)
     return watch
+
+
+def to_the_end(bench: Bench, name: str, watch: JobWatch, timeout_s: float) -> dict[str, Any]:
+    """Waits for the end of a job; returns its record, which is written just after the event that tells of the end."""
+    watch.until(lambda: False, timeout_s)
+    deadline = time.monotonic() + RECORD_TIMEOUT_S
+    while watch.ended is not None and bench.job(name)["state"] not in ENDED and time.monotonic() < deadline:
+        time.sleep(PERIOD_S)
+    return bench.job(name)
 
 
 def measure_rate(bench: Bench, workload: str) -> float:
@@ -131,9 +141,8 @@ def soak(bench: Bench, workload: str, minutes: float, seed: int) -> Soak:
         hits.append(found)
         print(f"{workload}: {throw.kind} at step {throw.step}: {found.problem or 'as promised'} "
               f"({found.report_s:.1f}, {found.next_s:.1f}, {found.new_s:.1f} s)", flush=True)  # fmt: skip
-    watch.until(lambda: False, END_TIMEOUT_S + 4 * max(0, steps - watch.step) / calm.steps_per_s)
+    job = to_the_end(bench, name, watch, END_TIMEOUT_S + 4 * max(0, steps - watch.step) / calm.steps_per_s)
     seconds = (watch.ended or time.monotonic()) - watch.started
-    job = bench.job(name)
     left = bench.ranks_left(job) if watch.ended is not None else []
     soaked = Run(job=job, seconds=seconds, steps_per_s=watch.steps_per_s())
     return Soak(workload=workload, steps=steps, calm=calm, soaked=soaked, hits=hits, num_planned=len(throws), left=left)
