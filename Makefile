@@ -5,7 +5,7 @@ VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2
 VENV := .venv-$(VERSION)
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test test-slow test-long test-fast faults faults-sample lint lock bench clean
+.PHONY: setup demo test test-slow test-long test-fast faults faults-sample soak soak-short lint lock bench clean
 
 setup: $(VENV)/.ready
 
@@ -51,6 +51,14 @@ faults: setup
 # Every fault once and a seeded sample of the rest: minutes.
 faults-sample: setup
 	$(BIN)/python benchmarks/faults.py --sample 24
+
+# A random fault every 30-60 s, for 20 minutes a workload; the result must be the calm run's, bit for bit. Two hours.
+soak: setup
+	$(BIN)/python benchmarks/soak.py --minutes 20
+
+# The same for 3 minutes on one workload; 8 minutes with the calm run beside it.
+soak-short: setup
+	$(BIN)/python benchmarks/soak.py --minutes 3 --workload transformer
 
 # Solves again; needs the package registry. Both files are checked in.
 lock: setup

@@ -25,19 +25,22 @@ class Child:
         arguments: of the interpreter.
         folder: where it runs, and where `errors` lies.
         environment: variables beside the inherited ones; RAY_* and SPMD_LAUNCH_* are not inherited.
+        python: another interpreter than this one's.
 
     Attributes:
         prompt: seconds since the epoch, taken before the process was made.
     """
 
-    def __init__(self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]):
+    def __init__(
+        self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], python: str = sys.executable
+    ):
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "SPMD_LAUNCH_"))}
         self.errors = folder / f"stderr-{time.monotonic_ns()}"
         self._buffer = b""
         with self.errors.open("wb") as errors:
             self.prompt = time.time()
             self.process = subprocess.Popen(
-                [sys.executable, *arguments],
+                [python, *arguments],
                 cwd=folder,
                 env={**inherited, **environment},
                 stdin=subprocess.PIPE,

@@ -17,19 +17,13 @@ import os
 import platform
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
-import psutil
-from fault_cases import CHECKPOINT_EVERY, WORKLOADS, Injection, plan, sample
-
-TIMEOUT_S = 240.0
-MARKER = "SPMD_LAUNCH_CLUSTER_ID"
-ROOT = Path(__file__).resolve().parent.parent
+from bench_cluster import Bench
+from fault_cases import Injection, plan, sample
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,60 +40,6 @@ class Outcome:
     problems: tuple[str, ...]
     report_s: float | None
     recovery_s: float | None
-
-
-class Bench:
-    """A state folder and its cluster."""
-
-    def __init__(self, folder: Path):
-        self.home = folder / "home"
-        self.file = folder / "faults.yaml"
-        self.file.write_text(
-            "name: faults\nprovider: {type: local}\nnum_hosts: 2\nmin_hosts: 1\ndevices_per_host: 2\n"
-            f"storage_path: {folder / 'storage'}\n"
-        )
-        self.environment = {**os.environ, "SPMD_LAUNCH_HOME": str(self.home), "PYTHONPATH": str(ROOT)}
-        self.calm: dict[str, str] = {}
-
-    def command(self, *arguments: str, check: bool = True) -> str:
-        done = subprocess.run(
-            [sys.executable, "-c", "from launcher.cli import main; main()", *arguments],
-            env=self.environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-        )  # fmt: skip
-        if check and done.returncode:
-            raise RuntimeError(f"{arguments}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
-        return done.stdout + done.stderr
-
-    def up(self) -> None:
-        self.command("up", str(self.file))
-
-    def down(self) -> None:
-        self.command("down", "faults", "--force")
-
-    def submit(self, workload: str, name: str, *more: str, check: bool = False) -> str:
-        settings = [word for setting in WORKLOADS[workload] for word in ("--set", setting)]
-        return self.command(
-            "submit",
-            workload,
-            "--name",
-            name,
-            *settings,
-            "--checkpoint-every",
-            str(CHECKPOINT_EVERY),
-            *more,
-            check=check,
-        )
-
-    def job(self, name: str) -> dict[str, Any]:
-        value: dict[str, Any] = json.loads((self.home / "jobs" / name / "job.json").read_text())
-        return value
-
-    def events(self, name: str) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in (self.home / "jobs" / name / "events.jsonl").read_text().splitlines()]
-
-    def ranks_left(self, job: dict[str, Any]) -> list[int]:
-        """Rank processes of a job that has ended."""
-        return [rank["pid"] for rank in job["ranks"] if rank["pid"] and psutil.pid_exists(rank["pid"])]
 
 
 def run(bench: Bench, injection: Injection, name: str) -> Outcome:

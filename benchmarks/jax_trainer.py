@@ -1,6 +1,7 @@
 """Ray Train's JaxTrainer on a Ray cluster of its own, which stays up, as ours does, while rounds are measured."""
 
 import importlib
+import sys
 import tempfile
 from pathlib import Path
 from types import TracebackType
@@ -25,18 +26,24 @@ def missing() -> str:
 class RayCluster:
     """Ray's test cluster in a process of its own; used as a context manager.
 
+    Args:
+        num_hosts, devices_per_host: emulated.
+        folder: a temporary one.
+        python: the interpreter of all its processes, where it is not this one.
+
     Attributes:
         seconds: from the prompt to the last node, and from the call of `Cluster()`.
     """
 
-    def __init__(self, num_hosts: int, devices_per_host: int, folder: Path):
+    def __init__(self, num_hosts: int, devices_per_host: int, folder: Path, python: str = sys.executable):
         self.num_hosts = num_hosts
         self.devices_per_host = devices_per_host
         self.folder = Path(tempfile.mkdtemp(dir=folder, prefix="r"))
         self.environment = {"RAY_TMPDIR": str(self.folder), "RAY_USAGE_STATS_ENABLED": "0"}
         cpus = str(devices_per_host + 1)  # one to spare, for JaxTrainer's controller
         program = str(PROGRAMS / "ray_cluster.py")
-        self.child = Child([program, str(num_hosts), cpus], self.folder, self.environment)
+        self.python = python
+        self.child = Child([program, str(num_hosts), cpus], self.folder, self.environment, python)
 
     def __enter__(self) -> "RayCluster":
         try:
@@ -61,7 +68,8 @@ class RayCluster:
             RuntimeError: it failed, or the workers did not find each other.
         """
         arguments = [self.address, str(self.num_hosts), str(self.devices_per_host), str(self.folder)]
-        with Child([str(PROGRAMS / "jax_trainer_fit.py"), *arguments], self.folder, self.environment) as driver:
+        program = str(PROGRAMS / "jax_trainer_fit.py")
+        with Child([program, *arguments], self.folder, self.environment, self.python) as driver:
             answer = driver.answer(TIMEOUT_S)
             driver.wait(TIMEOUT_S)
         expected = self.num_hosts * self.devices_per_host

@@ -1,0 +1,146 @@
+"""The same faults, thrown at Ray Train's JaxTrainer and at ours in turn: `python benchmarks/jax_trainer_faults.py`.
+
+Both train the same network on the same text on two emulated hosts x two devices, keep a checkpoint every 30 steps, and
+lose rank 1 at step 100: killed, frozen, asleep in Python, or with another program than rank 0's. A calm run of each
+comes first; its parameters are what is right. Of JaxTrainer, the report is the first line of its output after the fault
+that speaks of a failure and that no calm run has. A step is useful if it had not been made before the fault.
+
+    --trainer-python P   an interpreter with `ray[train]`; without it one is made with uv in a temporary folder
+    --only KIND          one fault
+"""
+
+import argparse
+import json
+import os
+import platform
+import signal
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from bench_cluster import Bench
+from fault_cases import WORKLOADS
+from jax_trainer_job import job_settings
+from jax_trainer_run import (
+    DEVICES_PER_HOST,
+    MAX_SEEN,
+    NUM_HOSTS,
+    REPORT_TIMEOUT_S,
+    Outcome,
+    run_trainer,
+    without_numbers,
+)
+from trainer_environment import make_environment
+
+FAULTS = ("kill", "freeze", "sleep", "other-program")
+CHANGED = {"steps": "300", "steps_per_dispatch": "5", "eval_every": "300"}
+SETTINGS = dict(setting.split("=") for setting in WORKLOADS["transformer"]) | CHANGED
+CHECKPOINT_EVERY = 30
+FAULT_STEP = 100
+MAX_LINES = 8
+
+
+class Ours:
+    """Jobs on our cluster, which stays up, as a user's would.
+
+    Args:
+        bench: the cluster.
+    """
+
+    def __init__(self, bench: Bench):
+        self.bench = bench
+        self.digest = self._submit("calm")["result"]["result_digest"]
+
+    def run(self, fault: str) -> Outcome:
+        """One job with a fault at rank 1."""
+        job = self._submit(fault, "--inject", f"{fault} rank=1 step={FAULT_STEP}")
+        events = self.bench.events(fault)
+        at = next(event["at"] for event in events if event["type"] == "injected")
+        report = next((event for event in events if event["type"] == "attempt-failed"), None)
+        if report is None:
+            return Outcome(contender="ours", fault=fault, end=self._end(job))
+        lines = (self.bench.job_folder(fault) / "metrics.jsonl").read_text().splitlines()
+        rows = [(row["at"], row["step"]) for row in map(json.loads, lines)]
+        reached = max(step for when, step in rows if when <= report["at"])
+        new = [when for when, step in rows if when > report["at"] and step > reached]
+        return Outcome(
+            contender="ours",
+            fault=fault,
+            seen=report["message"].splitlines()[0],
+            report_s=report["at"] - at,
+            new_s=new[0] - at if new else None,
+            end=self._end(job),
+        )
+
+    def _submit(self, name: str, *more: str) -> dict[str, Any]:
+        settings = [f"{key}={value}" for key, value in SETTINGS.items()]
+        self.bench.submit("transformer", name, *more, settings=settings, checkpoint_every=CHECKPOINT_EVERY)
+        return self.bench.job(name)
+
+    def _end(self, job: dict[str, Any]) -> str:
+        if job["state"] != "SUCCEEDED":
+            return "refused: no result"
+        return "right" if job["result"]["result_digest"] == self.digest else "WRONG"
+
+
+def table(outcomes: Iterable[Outcome]) -> str:
+    """One row a run, as in docs/reliability.md."""
+    lines = [
+        "| fault at rank 1 | with | seconds to the report | to the next useful step | end | what the user sees first |",
+        "|---|---|---|---|---|---|",
+    ]
+    for outcome in outcomes:
+        report = "none" if outcome.report_s is None else f"{outcome.report_s:.1f}"
+        new = "-" if outcome.new_s is None else f"{outcome.new_s:.1f}"
+        seen = outcome.seen.replace("|", "/") or "nothing"
+        lines.append(f"| {outcome.fault} | {outcome.contender} | {report} | {new} | {outcome.end} | {seen} |")
+    return "\n".join(lines)
+
+
+def compare(folder: Path, python: str, faults: Iterable[str]) -> list[Outcome]:
+    """A calm run of each, then each fault with JaxTrainer and with ours; one at a time.
+
+    Raises:
+        RuntimeError: JaxTrainer's calm run did not end well.
+    """
+    job = {"settings": SETTINGS, "checkpoint_every": CHECKPOINT_EVERY, "fault": None, "fault_step": FAULT_STEP}
+    bench, outcomes = Bench(folder, min_hosts=2), []
+    bench.up()
+    try:
+        ours = Ours(bench)
+        calm = run_trainer(folder, python, job)
+        if calm.exit_code != 0 or len(set(calm.digests)) != 1:
+            printed = "\n".join(text for _, text in calm.lines[-30:])
+            raise RuntimeError(f"JaxTrainer without a fault: exit code {calm.exit_code}, {calm.digests}\n{printed}")
+        usual = {without_numbers(text) for _, text in calm.reports()}
+        for fault in faults:
+            theirs = run_trainer(folder, python, {**job, "fault": fault}, usual)
+            outcomes += [theirs.outcome(fault, calm.digests, usual), ours.run(fault)]
+            for outcome in outcomes[-2:]:
+                print(outcome, flush=True)
+            print(*(f"    {when - (theirs.fault_at or 0):6.1f} s  {text[:MAX_SEEN]}"
+                    for when, text in theirs.reports(usual)[:MAX_LINES]), sep="\n", flush=True)  # fmt: skip
+    finally:
+        bench.down()
+    return outcomes
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trainer-python")
+    parser.add_argument("--only", choices=FAULTS)
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through every `finally`: nothing is left running
+    with tempfile.TemporaryDirectory(prefix="slj-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        python = options.trainer_python or make_environment(folder / "trainer")
+        print(json.dumps(job_settings(NUM_HOSTS, DEVICES_PER_HOST, "FOLDER"), indent=1), flush=True)
+        outcomes = compare(folder, python, [options.only] if options.only else FAULTS)
+    print(f"\nPython {platform.python_version()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; JaxTrainer is "
+          f"given {REPORT_TIMEOUT_S:g} s for a report\n\n{table(outcomes)}")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Throws a fault at a running job from outside, with real signals at real processes, as a bad day would."""
+
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+from bench_cluster import Bench
+from soak_plan import Throw
+
+
+def throw_from_outside(bench: Bench, job: str, throw: Throw) -> float:
+    """Makes the fault happen now; returns the moment, on this process's monotonic clock.
+
+    Raises:
+        RuntimeError: the process that it is for is not where it should be.
+    """
+    if throw.kind == "kill-supervisor":
+        victim = _supervisor(bench)
+    else:
+        rank = _rank(bench, job, throw.place)
+        victim = _agent(rank) if throw.kind == "kill-agent" else rank
+    moment = time.monotonic()
+    victim.send_signal(signal.SIGSTOP if throw.kind == "freeze" else signal.SIGKILL)
+    if throw.kind == "corrupt-checkpoint":  # after the kill, so that no newer one follows the one that is damaged
+        _flip_bit(Path(bench.job(job)["storage"]), random.Random(throw.step))
+    return moment
+
+
+def _rank(bench: Bench, job: str, place: int) -> psutil.Process:
+    ranks: list[dict[str, Any]] = bench.json("status", job)["ranks"]
+    return psutil.Process(ranks[place]["pid"])
+
+
+def _agent(rank: psutil.Process) -> psutil.Process:
+    """The rank is a fork of its agent's template."""
+    template = rank.parent()
+    agent = template.parent() if template is not None else None
+    if agent is None or "Agent" not in " ".join(agent.cmdline()):
+        raise RuntimeError(f"process {rank.pid} is not a rank two generations below an agent, but below {agent}")
+    return agent
+
+
+def _supervisor(bench: Bench) -> psutil.Process:
+    """A worker of the head's raylet, which is a child of the holder."""
+    holder = psutil.Process(bench.record()["holder"]["pid"])
+    workers = [worker for raylet in holder.children() for worker in raylet.children()]
+    found = [worker for worker in workers if "Supervisor" in " ".join(worker.cmdline())]
+    if len(found) != 1:
+        raise RuntimeError(f"expected one supervisor below holder {holder.pid}, got {found}")
+    return found[0]
+
+
+def _flip_bit(storage: Path, draw: random.Random) -> None:
+    """Flips one bit in the largest file of the newest checkpoint that counts; there may be none yet."""
+    manifests = sorted(storage.glob("step_*/manifest.json"))
+    if not manifests:
+        return
+    files = [path for path in manifests[-1].parent.rglob("*") if path.is_file()]
+    largest = max(files, key=lambda path: path.stat().st_size)
+    data = bytearray(largest.read_bytes())
+    data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+    largest.write_bytes(data)

@@ -1,0 +1,113 @@
+"""What a soak has shown: how every fault ended, whether the result is the calm run's, and what it cost."""
+
+import collections
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from fault_cases import CASES
+from soak_plan import Throw
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hit:
+    """What became of one fault.
+
+    Attributes:
+        throw: the fault.
+        problem: what is not as promised, or nothing.
+        report_s: from the fault until its report was on record.
+        next_s: until the next attempt's first step.
+        new_s: until the first step that had not been made before.
+    """
+
+    throw: Throw
+    problem: str = ""
+    report_s: float = 0.0
+    next_s: float = 0.0
+    new_s: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+    """A job from its submission to its end.
+
+    Attributes:
+        job: its record.
+        seconds: it took, from submission to end.
+        steps_per_s: as `JobWatch.steps_per_s`.
+    """
+
+    job: dict[str, Any]
+    seconds: float
+    steps_per_s: float
+
+    @property
+    def digest(self) -> str:
+        return str((self.job.get("result") or {}).get("result_digest", "none"))
+
+
+def wrong(throw: Throw, message: str, report_s: float) -> str:
+    """What is not as `fault_cases` promises of this kind, or nothing."""
+    case = next(case for case in CASES if case.kind == throw.kind)
+    if case.words not in message:
+        return f"the report lacks {case.words!r}: {message.splitlines()[:1]}"
+    if case.report_s is not None and report_s > case.report_s:
+        return f"reported after {report_s:.1f} s, not {case.report_s:g}"
+    return ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Soak:
+    """One workload under fire.
+
+    Attributes:
+        steps: of both runs.
+        calm, soaked: without faults, and with them.
+        hits: every fault that was thrown.
+        num_planned: how many there were to be.
+        left: processes of the job's ranks that still run.
+    """
+
+    workload: str
+    steps: int
+    calm: Run
+    soaked: Run
+    hits: Sequence[Hit]
+    num_planned: int
+    left: Sequence[int]
+
+    def problems(self) -> list[str]:
+        """What is not as promised."""
+        found = [f"{hit.throw.kind} at step {hit.throw.step}: {hit.problem}" for hit in self.hits if hit.problem]
+        if len(self.hits) < self.num_planned:
+            found.append(f"{len(self.hits)} of {self.num_planned} faults were thrown: the job ended before")
+        if self.soaked.job["state"] != "SUCCEEDED":
+            found.append(f"{self.soaked.job['state']}, not SUCCEEDED: {self.soaked.job['message'].splitlines()[:2]}")
+        elif self.soaked.digest != self.calm.digest:
+            found.append(f"result_digest {self.soaked.digest[:16]}, the calm run's is {self.calm.digest[:16]}")
+        if self.left:
+            found.append(f"ranks left: {self.left}")
+        return found
+
+    def row(self) -> str:
+        """A row of `table`."""
+        kinds = collections.Counter(hit.throw.kind for hit in self.hits)
+        worst = [max((getattr(hit, key) for hit in self.hits), default=0.0) for key in ("report_s", "next_s", "new_s")]
+        return (
+            f"| {self.workload} | {self.steps} | {self.calm.seconds:.0f} | {self.soaked.seconds:.0f} | "
+            f"{self.calm.seconds / self.soaked.seconds:.2f} | "
+            f"{len(self.hits)} ({', '.join(f'{kind} {count}' for kind, count in kinds.items())}) | "
+            f"{self.soaked.job['attempt']} | {', '.join(f'{seconds:.1f}' for seconds in worst)} | "
+            f"{'equal' if self.soaked.digest == self.calm.digest else 'DIFFERENT'} |"
+        )
+
+
+def table(soaks: Sequence[Soak]) -> str:
+    """One row a workload, as in docs/reliability.md."""
+    columns = [
+        "workload", "steps", "calm, s", "soaked, s", "goodput", "faults", "attempts",
+        "worst seconds from a fault to its report, to the next attempt's first step, to the first new step",
+        "result_digest",
+    ]  # fmt: skip
+    return "\n".join([f"| {' | '.join(columns)} |", "|---" * len(columns) + "|", *(soak.row() for soak in soaks)])
