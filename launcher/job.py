@@ -64,7 +64,8 @@ class JobSpec:
         config: every parameter with its value.
         seed: of all random numbers.
         num_hosts: how many hosts, hence ranks.
-        checkpoint_every: steps between checkpoints; 0: only at the end.
+        checkpoint_every: steps between checkpoints; 0: only at the end; None: by cost, see
+            `workloads.context.Context.save_due`.
         check_every: steps between replica checks; 0: as often as 1 % of the run time allows.
         keep: newest checkpoints that are kept.
         max_failures, max_preemptions, on_divergence: see `launcher.recovery.Policy`.
@@ -82,7 +83,7 @@ class JobSpec:
     config: Mapping[str, Any]
     seed: int
     num_hosts: int
-    checkpoint_every: int
+    checkpoint_every: int | None
     check_every: int
     code_digest: str
     files: Mapping[str, InputFile]

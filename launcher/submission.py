@@ -35,7 +35,7 @@ class Request:
     seed: int = 0
     name: str | None = None
     num_hosts: int | None = None
-    checkpoint_every: int = 0
+    checkpoint_every: int | None = None
     check_every: int = 0
     keep: int = 3
     max_failures: int = 3
