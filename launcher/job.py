@@ -115,6 +115,7 @@ class RankEnd:
         exit_code: of the process; None if a signal ended it or its host was lost.
         signal: number of the signal, if one ended it that was not ours.
         out_of_memory: whether the kernel killed for want of memory on that host meanwhile.
+        memory: `{"peak_bytes", "host_bytes"}`: the most that the process has had, and what its host has, if known.
         error: `{"type", "message", "traceback"}` if Python raised, else None; where the error says so, `cause` (see
             `launcher.recovery.Cause`) and `suspects`, hosts.
         lost: why nothing is known of its end, if its host cannot be reached.
@@ -129,6 +130,7 @@ class RankEnd:
     exit_code: int | None = None
     signal: int | None = None
     out_of_memory: bool = False
+    memory: Mapping[str, int] | None = None
     error: Mapping[str, Any] | None = None
     lost: str | None = None
     hung: str | None = None
