@@ -123,3 +123,12 @@ def test_a_lost_host_is_replaced_by_a_spare(cli: Cli, own: str) -> None:
     assert cli.job("spare")["hosts"] == ["own-0", "own-2"]
     cli("submit", "psum-check", "--name", "next", "--cluster", own)
     assert cli.job("next")["hosts"] == ["own-0", "own-2"]
+
+
+def test_a_skipped_collective_is_refused_and_the_odd_rank_named(cli: Cli, cluster: str, calm_digest: str) -> None:
+    fault = "skip-collective rank=1 step=40"
+    out = cli("submit", "psum-check", *STEPS, "--name", "skipped", "--inject", fault, code=1)
+    job = cli.job("skipped")
+    assert (job["state"], job["attempt"], job["result"]) == ("FAILED", 1, None)
+    assert job["message"].startswith("ranks have launched different programs: ")
+    assert "rank 1" in " ".join(out.split())
