@@ -3,6 +3,7 @@
 import json
 import shutil
 import socket
+import subprocess
 import threading
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from launcher.code_copy import read_code, source_root
 from launcher.errors import FailureError, UserError
 from launcher.protocol import Connection, Line
 from launcher.version_skew import digest_launcher, require_same_launcher
-from tests.conftest import Cli
+from tests.conftest import COMMAND, Cli
 
 
 def _edited(tmp_path: Path, name: str) -> Path:
@@ -93,10 +94,17 @@ def test_what_may_be_left_out_may_still_be_left_out() -> None:
 
 @pytest.mark.cluster
 def test_a_client_with_another_launcher_may_look_but_not_submit(cli: Cli, cluster: str, tmp_path: Path) -> None:
-    other = Cli(cli.home)
-    other.environment |= {"PYTHONPATH": str(_edited(tmp_path, "launcher/agent.py"))}
+    other = {**cli.environment, "PYTHONPATH": str(_edited(tmp_path, "launcher/agent.py"))}
+
+    def run(*arguments: str) -> tuple[int, str]:
+        command = [*COMMAND, *arguments]  # in another folder: the working folder comes before PYTHONPATH
+        done = subprocess.run(command, env=other, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        return done.returncode, done.stdout + done.stderr
+
     for arguments in (["submit", "psum-check", "--name", "skewed"], ["up", str(cli.home / f"{cluster}.yaml")]):
-        said = other(*arguments, code=2)
+        code, said = run(*arguments)
+        assert code == 2
         assert f"cluster {cluster!r} was brought up by another version of spmd-launch: expected launcher code" in said
-    assert f"cluster {cluster}: " in other("status", cluster)
+    code, said = run("status", cluster)
+    assert code == 0 and f"cluster {cluster}: " in said
     assert not (cli.home / "jobs" / "skewed").exists()

@@ -27,8 +27,11 @@ def due(context: Context, share: float) -> dict[str, Any]:
     return {"due": due, "asked": asked}
 
 
-def saved_at_every_chance(context: Context, workload: str, settings: dict[str, str]) -> dict[str, Any]:
-    """The workload, with a checkpoint by cost whenever none is under way; one rank's steps take longer."""
+def saved_at_every_chance(context: Context, workload: str, settings: dict[str, str]) -> list[dict[str, Any]]:
+    """The workload without a checkpoint, then with one by cost whenever none is under way; one rank is slower."""
+    calm = dataclasses.replace(
+        context, checkpoint_every=0, storage=f"{context.storage}-calm", exchange=context.exchange.apart("calm")
+    )
 
     def drag(step: int, state: Any) -> Any:
         time.sleep(0.05 * (1 + context.rank))
@@ -36,4 +39,4 @@ def saved_at_every_chance(context: Context, workload: str, settings: dict[str, s
 
     slow = dataclasses.replace(context, on_step=drag)
     vars(slow)["save_cadence"] = Cadence(context.exchange.apart("often"), None, Budget(share=1000.0, first_s=0.0))
-    return run(slow, workload, settings)
+    return [run(calm, workload, settings), run(slow, workload, settings)]

@@ -101,16 +101,17 @@ def test_two_ranks_with_different_clocks_decide_alike(share: float) -> None:
     assert len(first["due"]) == 3 and first["asked"] < 60
 
 
-@pytest.mark.parametrize("workload", [*SHORT])
+@pytest.mark.parametrize(
+    "workload",
+    ["independent-chains", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sharded-mcmc", "transformer"))],
+)
 def test_checkpoints_by_cost_change_no_bit(workload: str, tmp_path: Path) -> None:
     _, settings = SHORT[workload]
-    arguments = {"num_hosts": 2, "devices_per_host": 2, "workload": workload, "seed": 2}
     per_dispatch = "steps_per_dispatch" if workload == "transformer" else "draws_per_dispatch"
-    often = settings | {per_dispatch: "1"}
-    saved = run_ranks(f"{PROGRAMS}:saved_at_every_chance", folder=tmp_path, settings=often, **arguments)
-    calm = run_ranks(
-        "tests.workloads.resume_programs:run", settings=settings, context={"checkpoint_every": 0}, **arguments
-    )
-    assert len({outcome["digest"] for outcome in saved + calm}) == 1
+    ranks = run_ranks(
+        f"{PROGRAMS}:saved_at_every_chance", num_hosts=2, devices_per_host=2, seed=2, folder=tmp_path,
+        workload=workload, settings=settings | {per_dispatch: "2"},
+    )  # fmt: skip
+    assert len({outcome["digest"] for outcomes in ranks for outcome in outcomes}) == 1
     events = json.loads((tmp_path / "value-0.json").read_text())["events"]
     assert len([event for event in events if event["type"] == "checkpoint" and event["step"] < 22]) >= 2
