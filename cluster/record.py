@@ -18,6 +18,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from cluster.errors import ClusterConfigError, ClusterError
 from cluster.processes import ProcessId
 from cluster.spec import ClusterSpec
 
@@ -79,6 +80,7 @@ class Cluster:
         ray_folder: Ray's temporary folder, with our socket in it.
         hosts: in the order of ranks.
         created: local time, ISO 8601.
+        launcher_digest: of the code that its processes run, see `launcher.version_skew`; '' until all are started.
     """
 
     spec: ClusterSpec
@@ -88,6 +90,7 @@ class Cluster:
     ray_folder: str
     hosts: tuple[Host, ...]
     created: str
+    launcher_digest: str = ""
 
     @property
     def name(self) -> str:
@@ -111,20 +114,31 @@ class Cluster:
 
     @classmethod
     def load(cls, name: str) -> "Cluster | None":
-        """The record of that name; None if no cluster of that name is completely up."""
+        """The record of that name; None if no cluster of that name is completely up.
+
+        Raises:
+            ClusterError: another version of this code has written it.
+        """
         try:
             value = json.loads((cluster_folder(name) / "cluster.json").read_text())
         except FileNotFoundError:
             return None
-        return cls(
-            spec=ClusterSpec.from_json(value["spec"]),
-            cluster_id=value["cluster_id"],
-            holder=ProcessId.from_json(value["holder"]),
-            gcs_address=value["gcs_address"],
-            ray_folder=value["ray_folder"],
-            hosts=tuple(Host(**host) for host in value["hosts"]),
-            created=value["created"],
-        )
+        try:
+            return cls(
+                spec=ClusterSpec.from_json(value["spec"]),
+                cluster_id=value["cluster_id"],
+                holder=ProcessId.from_json(value["holder"]),
+                gcs_address=value["gcs_address"],
+                ray_folder=value["ray_folder"],
+                hosts=tuple(Host(**host) for host in value["hosts"]),
+                created=value["created"],
+                launcher_digest=value.get("launcher_digest", ""),
+            )
+        except (KeyError, TypeError, ClusterConfigError) as error:
+            raise ClusterError(
+                f"cluster {name!r} was brought up by another version of spmd-launch, whose record this one cannot read "
+                f"({type(error).__name__}: {error}); `spmd-launch down {name} --force` ends it"
+            ) from error
 
 
 def running_clusters() -> list[Cluster]:

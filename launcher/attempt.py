@@ -42,7 +42,7 @@ class RankTask:
     settings: Mapping[str, str]
     files: Mapping[str, tuple[str, str]]
     seed: int
-    checkpoint_every: int
+    checkpoint_every: int | None
     check_every: int
     keep: int
     program_barrier: bool

@@ -20,6 +20,7 @@ from launcher.job_folder import all_jobs, jobs_folder, settle_lost_jobs
 from launcher.parity import Difference, compare, gather_facts
 from launcher.protocol import Connection
 from launcher.storage import probe_storage
+from launcher.version_skew import digest_launcher, require_same_launcher
 
 ANSWER_TIMEOUT_S = 120.0
 Say = Callable[[str], None]
@@ -50,14 +51,16 @@ def up(spec: ClusterSpec, say: Say) -> BringUp:
         say: receives one line for each step.
 
     Raises:
-        UserError: a cluster of that name is up with another spec, or a job has the name.
+        UserError: a cluster of that name is up with another spec or version of this code, or a job has the name.
         FailureError: hosts did not come up, or they differ in what matters.
     """
     start = time.monotonic()
+    code = read_code(source_root())
     existing = Cluster.load(spec.name)
     if existing is not None and existing.alive():
         if existing.spec != spec:
             raise UserError(_describe_change(existing.spec, spec))
+        require_same_launcher(existing, code)
         return BringUp(existing, (), (), time.monotonic() - start)
     if (jobs_folder() / spec.name).exists():
         raise UserError(
@@ -67,11 +70,12 @@ def up(spec: ClusterSpec, say: Say) -> BringUp:
     if spec.name in cluster_names():
         say(f"cleaning up what an earlier cluster {spec.name!r} left")
         _delete(provider, spec.name, "the cluster died while the job ran")
-    code = read_code(source_root())
     digest = digest_code(code)
     try:
         cluster = _create(provider, spec, pack(code), digest, say)
         facts = _start_actors(cluster, digest, say)
+        cluster = dataclasses.replace(cluster, launcher_digest=digest_launcher(code))
+        cluster.save()
     except ClusterError as error:
         raise FailureError(str(error)) from error
     except BaseException:
@@ -96,11 +100,17 @@ def down(name: str, *, force: bool, say: Say) -> list[str]:
 
     Raises:
         UserError: no such cluster, or jobs run and `force` is not set.
+        ClusterError: another version has brought it up, so that it cannot be asked for jobs, and `force` is not set.
     """
     if name not in cluster_names():
         known = ", ".join(cluster_names()) or "there is none"
         raise UserError(f"no cluster {name!r} (known: {known})")
-    cluster = Cluster.load(name)
+    try:
+        cluster = Cluster.load(name)
+    except ClusterError:
+        if not force:
+            raise
+        cluster = None
     if cluster is not None and cluster.alive():
         try:
             with Connection(cluster.socket) as connection:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from launcher.job import RankEnd
 from launcher.recovery import Cause
 
-OUT_OF_MEMORY = ": memory ran out; use smaller batches or fewer chains a device, or more hosts"
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FirstCause:
@@ -52,11 +50,11 @@ def first_cause(ends: Sequence[RankEnd]) -> FirstCause:
     if first.hung is not None:
         return FirstCause(sentence=f"{where} {first.hung}")
     if first.signal is not None:
-        hint = OUT_OF_MEMORY if first.out_of_memory else _signal_hint(first.signal)
+        hint = _out_of_memory(same) if first.out_of_memory else _signal_hint(first.signal)
         return FirstCause(sentence=f"{where} was killed by signal {_signal_name(first.signal)}{during}{hint}")
     if first.error is not None:
         error = first.error
-        message = error["message"] + (OUT_OF_MEMORY if error["type"] == "MemoryError" else "")
+        message = error["message"] + (_out_of_memory(same) if error["type"] == "MemoryError" else "")
         return FirstCause(
             sentence=f"{where} raised {error['type']}"
             + (f"{during}: {message}" if "\n" in message else f": {message}{during}"),
@@ -93,6 +91,20 @@ def _places(ends: Sequence[RankEnd]) -> str:
         return f"rank {rank} on host {host}"
     listed = ", ".join(f"{rank} on {host}" for rank, host in ranks)
     return f"ranks {listed} each" if len(ranks) <= 8 else f"{len(ranks)} ranks (first: {rank} on {host}) each"
+
+
+def _out_of_memory(ends: Sequence[RankEnd]) -> str:
+    """What was used of what there was (of the process that used most), and what to do."""
+    largest = max((end.memory for end in ends if end.memory), key=lambda memory: memory["peak_bytes"], default=None)
+    used = ""
+    if largest and largest["peak_bytes"]:
+        peak, host = _gib(largest["peak_bytes"]), _gib(largest["host_bytes"])
+        used = f", with {peak} used by the process, on a host that has {host}"
+    return f": memory ran out{used}; use smaller batches or fewer chains a device, or more hosts"
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.2f} GiB"
 
 
 def _signal_name(number: int) -> str:

@@ -249,7 +249,7 @@ class Gang:
         elif kind == "error":
             # Not an end yet, but nothing good can follow: JAX would wait for its peers for minutes.
             self._errors[rank.rank] = event["error"]
-            self._end_badly(rank, error=event["error"])
+            self._end_badly(rank, error=event["error"], memory=event["error"].get("memory"))
         elif kind == "exit":
             rank.ended = True
             self.watch.finish(rank.rank, ended=True)
@@ -269,6 +269,7 @@ class Gang:
                 exit_code=None if code < 0 else code,
                 signal=-code if code < 0 else None,
                 out_of_memory=event.get("out_of_memory", False),
+                memory=event.get("memory"),
             )
 
     def _end_badly(self, rank: RankStatus, **how: Any) -> None:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from launcher.attempt import HostNews, RankTask
+from launcher.rank.memory import host_bytes
 from launcher.rank_process import Message, RankProcess, keep
 from launcher.stacks import kernel_state
 
@@ -91,10 +92,11 @@ class HostAttempt:
             await asyncio.wait([waiter], timeout=LOG_PERIOD_S)
             position = self._pass_on_log(position)
         self._pass_on_log(position)
-        code = waiter.result()
+        end = waiter.result()
         # The kernel counts what it kills on this host for want of memory, not whom: beside a SIGKILL that is enough.
-        out_of_memory = code == -signal.SIGKILL and oom_kills() > self._oom_kills
-        self._add({"type": "exit", "code": code, "out_of_memory": out_of_memory})
+        out_of_memory = end.code == -signal.SIGKILL and oom_kills() > self._oom_kills
+        memory = {"peak_bytes": end.peak_bytes, "host_bytes": host_bytes()}
+        self._add({"type": "exit", "code": end.code, "out_of_memory": out_of_memory, "memory": memory})
         self.ended.set()
 
     def _add(self, event: Message) -> None:

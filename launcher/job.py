@@ -64,7 +64,8 @@ class JobSpec:
         config: every parameter with its value.
         seed: of all random numbers.
         num_hosts: how many hosts, hence ranks.
-        checkpoint_every: steps between checkpoints; 0: only at the end.
+        checkpoint_every: steps between checkpoints; 0: only at the end; None: by cost, see
+            `workloads.context.Context.save_due`.
         check_every: steps between replica checks; 0: as often as 1 % of the run time allows.
         keep: newest checkpoints that are kept.
         max_failures, max_preemptions, on_divergence: see `launcher.recovery.Policy`.
@@ -82,7 +83,7 @@ class JobSpec:
     config: Mapping[str, Any]
     seed: int
     num_hosts: int
-    checkpoint_every: int
+    checkpoint_every: int | None
     check_every: int
     code_digest: str
     files: Mapping[str, InputFile]
@@ -114,6 +115,7 @@ class RankEnd:
         exit_code: of the process; None if a signal ended it or its host was lost.
         signal: number of the signal, if one ended it that was not ours.
         out_of_memory: whether the kernel killed for want of memory on that host meanwhile.
+        memory: `{"peak_bytes", "host_bytes"}`: the most that the process has had, and what its host has, if known.
         error: `{"type", "message", "traceback"}` if Python raised, else None; where the error says so, `cause` (see
             `launcher.recovery.Cause`) and `suspects`, hosts.
         lost: why nothing is known of its end, if its host cannot be reached.
@@ -128,6 +130,7 @@ class RankEnd:
     exit_code: int | None = None
     signal: int | None = None
     out_of_memory: bool = False
+    memory: Mapping[str, int] | None = None
     error: Mapping[str, Any] | None = None
     lost: str | None = None
     hung: str | None = None

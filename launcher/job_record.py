@@ -163,6 +163,8 @@ class JobRecord:
                 self.checkpoint_step = event["step"]
                 self.save()
                 self.mirror()
+            if kind == "watchdog" and event["finding"] == "slow":
+                self.note(f"rank {rank} on host {self.hosts[rank]} {event['text']}")
             if kind == "verdict":
                 self.verdicts.append({"rank": rank, **details})
             self.event(kind, rank=rank, **details)

@@ -18,6 +18,16 @@ CONNECT_TIMEOUT_S = 10.0
 Message = dict[str, Any]
 
 
+class Line(dict[str, Any]):
+    """A line as the other side has sent it, or an object in it: what it lacks, a side of another version would have."""
+
+    def __missing__(self, key: str) -> Any:
+        raise FailureError(
+            f"client and supervisor are of different versions of spmd-launch: expected a message with {key!r}, got one "
+            f"with {', '.join(map(repr, self)) or 'nothing'}; `spmd-launch down NAME && spmd-launch up FILE`"
+        )
+
+
 class Connection:
     """The client's end; one request at a time, used as a context manager.
 
@@ -69,7 +79,7 @@ class Connection:
             line = self._file.readline()
             if not line:
                 return
-            yield _checked(json.loads(line))
+            yield _checked(json.loads(line, object_hook=Line))
 
     def _next(self) -> Message:
         try:
@@ -78,7 +88,7 @@ class Connection:
             raise FailureError("the cluster's supervisor did not answer in time") from error
         if not line:
             raise FailureError("the cluster's supervisor closed the connection without an answer: it may have ended")
-        return _checked(json.loads(line))
+        return _checked(json.loads(line, object_hook=Line))
 
 
 def _checked(answer: Message) -> Message:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -18,6 +19,19 @@ Message = dict[str, Any]
 DRAIN_S = 1.0
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Exit:
+    """How a process ended.
+
+    Attributes:
+        code: its exit code, or minus the number of the signal that ended it.
+        peak_bytes: the most memory that it has had resident; 0: not known.
+    """
+
+    code: int
+    peak_bytes: int = 0
+
+
 class RankProcess:
     """A process that leads a group of its own and lives as long as its lease is renewed.
 
@@ -26,11 +40,11 @@ class RankProcess:
     Args:
         pid: of the process.
         channel: our end of its control descriptor.
-        exited: becomes its exit code, or minus the number of the signal that ended it.
+        exited: becomes how it ended.
         record: where it is recorded for the holder while it lives.
     """
 
-    def __init__(self, pid: int, channel: socket.socket, exited: "asyncio.Future[int]", record: Path):
+    def __init__(self, pid: int, channel: socket.socket, exited: "asyncio.Future[Exit]", record: Path):
         self.pid = pid
         self._channel = channel
         self._exited = exited
@@ -65,16 +79,16 @@ class RankProcess:
         with contextlib.suppress(OSError):
             await asyncio.get_running_loop().sock_sendall(self._channel, data)
 
-    async def exited(self) -> int:
-        """The exit code, or minus the number of the signal that ended it."""
+    async def exited(self) -> Exit:
+        """How the process ended, once it has."""
         return await asyncio.shield(self._exited)
 
-    async def wait(self) -> int:
+    async def wait(self) -> Exit:
         """As `exited`, and cleans up.
 
         Nothing of its process group is left after this, and everything it said has been heard.
         """
-        code = await self.exited()
+        end = await self.exited()
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)  # children that outlived it
         await asyncio.wait([self._reading], timeout=DRAIN_S)
@@ -82,7 +96,7 @@ class RankProcess:
         self._renewing.cancel()
         self._channel.close()
         self._record.unlink(missing_ok=True)
-        return code
+        return end
 
     def kill(self) -> None:
         """Ends the process and its children, frozen ones too."""

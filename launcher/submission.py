@@ -18,6 +18,7 @@ from launcher.job_folder import JobFolder, all_jobs, jobs_folder
 from launcher.mirror import fetch_record
 from launcher.protocol import Connection, Message
 from launcher.storage import storage_for
+from launcher.version_skew import require_same_launcher
 from workloads.errors import ConfigError
 from workloads.layout import Layout
 from workloads.params import file_params
@@ -35,7 +36,7 @@ class Request:
     seed: int = 0
     name: str | None = None
     num_hosts: int | None = None
-    checkpoint_every: int = 0
+    checkpoint_every: int | None = None
     check_every: int = 0
     keep: int = 3
     max_failures: int = 3
@@ -60,7 +61,7 @@ def prepare(request: Request) -> Prepared:
     """Checks everything that can be checked on the client.
 
     Raises:
-        UserError: with the parameter, what was given, and what would fit.
+        UserError: with the parameter, what was given, and what would fit; or the cluster runs another version.
     """
     cluster = choose_cluster(request.cluster)
     layout = _layout(cluster, request.num_hosts or cluster.spec.num_hosts)
@@ -70,6 +71,7 @@ def prepare(request: Request) -> Prepared:
     config = _check_config(request.workload, request.settings, layout)
     settings, files, paths = _input_files(file_params(type(config)), request.settings)
     code = read_code(source_root())
+    require_same_launcher(cluster, code)
     spec = JobSpec(
         name=name,
         workload=request.workload,
@@ -102,7 +104,7 @@ def prepare_resume(name: str, settings: Mapping[str, str], cluster_name: str | N
         cluster_name: where to run it; None: the only cluster that is up.
 
     Raises:
-        UserError: no such job, it has not ended, or a parameter does not fit.
+        UserError: no such job, it has not ended, a parameter does not fit, or the cluster runs another version.
     """
     cluster = choose_cluster(cluster_name)
     folder = _ended_job(name, cluster)
@@ -113,6 +115,7 @@ def prepare_resume(name: str, settings: Mapping[str, str], cluster_name: str | N
     config = _check_config(old.workload, given, layout)
     rest, files, paths = _input_files(file_params(type(config)), given)
     code = read_code(source_root())
+    require_same_launcher(cluster, code)
     spec = dataclasses.replace(
         old,
         settings=rest,

@@ -28,7 +28,7 @@ from launcher.job_record import JobRecord
 from launcher.job_run import JobRun
 from launcher.parity import gather_facts
 from launcher.process_watch import end_with_parent
-from launcher.protocol import MAX_LINE, Message, error_answer
+from launcher.protocol import MAX_LINE, Line, Message, error_answer
 from launcher.storage import storage_for
 
 WATCH_PERIOD_S = 0.1
@@ -79,7 +79,7 @@ class Supervisor:
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             while line := await reader.readline():
-                request = json.loads(line)
+                request = Line(json.loads(line))
                 data = await reader.readexactly(request["num_bytes"])
                 async for answer in self._answer(request, data):
                     writer.write(json.dumps(answer).encode() + b"\n")
@@ -112,7 +112,10 @@ class Supervisor:
                 case "drain":
                     yield await self._drain(request["force"])
                 case unknown:
-                    raise FailureError(f"the supervisor does not know {unknown!r}: it runs another version")
+                    raise FailureError(
+                        f"the supervisor does not know {unknown!r}, because it runs another version of spmd-launch: "
+                        f"`spmd-launch down {self.cluster.name} && spmd-launch up FILE`"
+                    )
         except (UserError, FailureError) as error:
             yield error_answer(error)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from launcher.environment import LEASE_S
 from launcher.rank.template import FORK, IMPORT, LEASE
-from launcher.rank_process import RankProcess, keep, read_messages
+from launcher.rank_process import Exit, RankProcess, keep, read_messages
 
 
 class TemplateEndedError(RuntimeError):
@@ -34,8 +34,8 @@ class TemplateProcess:
         self._folder = folder
         self._forked: asyncio.Queue[int] = asyncio.Queue()
         self._forking = asyncio.Lock()
-        self._exits: dict[int, asyncio.Future[int]] = {}
-        self._early: dict[int, int] = {}  # exits that came before `fork` could ask for them
+        self._exits: dict[int, asyncio.Future[Exit]] = {}
+        self._early: dict[int, Exit] = {}  # exits that came before `fork` could ask for them
         keep(self._read())
         keep(self._renew_lease())
 
@@ -95,7 +95,7 @@ class TemplateProcess:
         if pid < 0:
             ours.close()
             raise TemplateEndedError(f"the template process ended: see {self._folder / 'template.log'}")
-        exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        exited: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
         self._exits[pid] = exited
         if pid in self._early:
             exited.set_result(self._early.pop(pid))
@@ -125,14 +125,15 @@ class TemplateProcess:
                     self._forked.put_nowait(message["pid"])
                 case "exit":
                     future = self._exits.pop(message["pid"], None)
+                    end = Exit(code=message["code"], peak_bytes=message["peak_bytes"])
                     if future is None:
-                        self._early[message["pid"]] = message["code"]
+                        self._early[message["pid"]] = end
                     elif not future.done():
-                        future.set_result(message["code"])
+                        future.set_result(end)
         await self.process.wait()
         for future in self._exits.values():  # the kernel has ended them with their parent
             if not future.done():
-                future.set_result(-signal.SIGKILL)
+                future.set_result(Exit(code=-signal.SIGKILL))
         self._forked.put_nowait(-1)
         self._channel.close()
 

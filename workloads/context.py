@@ -15,8 +15,9 @@ from jax.sharding import AxisType, Mesh
 
 from workloads.agreement.launches import LaunchLog
 from workloads.agreement.program import Program
+from workloads.cadence import CHECKS, SAVES, Cadence
 from workloads.exchange import Exchange
-from workloads.integrity import Cadence, ReplicaChecker, Verdict
+from workloads.integrity import ReplicaChecker, Verdict
 
 Event = dict[str, Any]
 PyTree = Any
@@ -36,7 +37,7 @@ class Context:
         storage: folder or URL (`gs://`, `s3://`) for checkpoints, reachable by every rank.
         exchange: small out-of-band messages between ranks.
         emit: receives progress events (dicts that JSON can hold); never blocks on another rank.
-        checkpoint_every: steps between checkpoints; 0: only at the end.
+        checkpoint_every: steps between checkpoints; 0: only at the end; None: by cost, see `save_due`.
         check_every: steps between replica checks; 0: as often as 1 % of the run time allows. Always before a checkpoint
             and at the end.
         on_step: see `inject`.
@@ -53,7 +54,7 @@ class Context:
     storage: str
     exchange: Exchange
     emit: Callable[[Event], None]
-    checkpoint_every: int = 0
+    checkpoint_every: int | None = None
     check_every: int = 0
     on_step: Callable[[int, PyTree], PyTree] = lambda step, state: state
     attempt: int = 1
@@ -192,9 +193,14 @@ class Context:
         return ReplicaChecker(self.exchange.apart("replicas"), self.host)
 
     @functools.cached_property
-    def cadence(self) -> Cadence:
+    def check_cadence(self) -> Cadence:
         """When a replica check is worth its cost."""
-        return Cadence(self.exchange.apart("cadence"), self.check_every)
+        return Cadence(self.exchange.apart("check cadence"), self.check_every or None, CHECKS)
+
+    @functools.cached_property
+    def save_cadence(self) -> Cadence:
+        """When a checkpoint is worth its cost."""
+        return Cadence(self.exchange.apart("save cadence"), self.checkpoint_every, SAVES)
 
     def check_due(self, step: int, total: int) -> bool:
         """Whether to check the replicas now, as `check_every` says; the same on all ranks, which must all ask.
@@ -206,7 +212,23 @@ class Context:
         Raises:
             TimeoutError: naming the ranks that did not ask.
         """
-        return self.cadence.due(step, total)
+        return self.check_cadence.due(step, total)
+
+    def save_due(self, step: int, total: int) -> bool:
+        """Whether to save a checkpoint now, as `checkpoint_every` says; the same on all ranks, which must all ask.
+
+        By cost it is once a minute, or as seldom as it takes for saving, from here until the step is committed, to need
+        at most 5 % of the run time. Ask where a dispatch ends anyway: that a save is due must not change what is
+        computed.
+
+        Args:
+            step: steps (or draws) done.
+            total: steps (or draws) in all; there it is always due.
+
+        Raises:
+            TimeoutError: naming the ranks that did not ask.
+        """
+        return self.save_cadence.due(step, total)
 
     def assert_replicas_equal(self, tree: PyTree, *, step: int) -> Verdict:
         """Compares all copies of every leaf bit by bit, by fingerprints, without a collective on the data.
@@ -222,7 +244,7 @@ class Context:
         with self.phase("replica check"):
             self.agree(f"replica check {step}")
             verdict = self.replicas.check(tree, step=step)
-        self.cadence.checked(began_s)
+        self.check_cadence.done(began_s)
         self.emit({"type": "verdict", **dataclasses.asdict(verdict)})
         verdict.raise_if_diverged()
         return verdict

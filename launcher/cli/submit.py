@@ -17,7 +17,12 @@ from launcher.errors import UserError
 @click.option("--seed", type=int, default=0, show_default=True, help="Of all random numbers.")
 @click.option("--name", help="The job's name; by default WORKLOAD-N.")
 @click.option("--num-hosts", type=int, help="How many hosts; by default all.")
-@click.option("--checkpoint-every", type=click.IntRange(0), default=0, metavar="N", help="Steps between checkpoints.")
+@click.option(
+    "--checkpoint-every",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Steps between checkpoints; 0: only at the end; by default every minute, for at most 5 % of the run time.",
+)
 @click.option("--keep", type=click.IntRange(1), default=3, show_default=True, help="Newest checkpoints to keep.")
 @click.option(
     "--check-every", type=click.IntRange(0), default=0, metavar="N", help="Steps between replica checks; 0: by cost."
@@ -46,9 +51,9 @@ from launcher.errors import UserError
 @click.option("--json", "as_json", is_flag=True, help="Print the job's end as JSON.")
 def submit(
     workload: str | None, resume: str | None, cluster: str | None, settings: tuple[str, ...], seed: int,
-    name: str | None, num_hosts: int | None, checkpoint_every: int, keep: int, check_every: int, max_failures: int,
-    max_preemptions: int, on_divergence: str, no_program_barrier: bool, faults: tuple[str, ...], detach: bool,
-    no_wait: bool, as_json: bool,
+    name: str | None, num_hosts: int | None, checkpoint_every: int | None, keep: int, check_every: int,
+    max_failures: int, max_preemptions: int, on_divergence: str, no_program_barrier: bool, faults: tuple[str, ...],
+    detach: bool, no_wait: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Run WORKLOAD on all hosts of a cluster, or go on with a job that has ended."""
     from launcher.submission import Request, describe, prepare, prepare_resume, send

@@ -6,6 +6,7 @@ peers that may never come.
 
 import faulthandler
 import os
+import resource
 import signal
 import sys
 import time
@@ -15,6 +16,7 @@ from typing import Any, NoReturn
 
 from launcher.rank.control import Control, Message
 from launcher.rank.exit_codes import EXIT_PORT_LOST, PortLostError
+from launcher.rank.memory import host_bytes, peak_bytes
 from launcher.rank.progress import Progress
 
 
@@ -151,6 +153,9 @@ def report_error(error: BaseException, control: Control) -> None:
     for name in ("cause", "suspects"):  # what it means for the next attempt, where the error knows
         if hasattr(error, name):
             details[name] = getattr(error, name)
+    if isinstance(error, MemoryError):
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        details["memory"] = {"peak_bytes": peak_bytes(usage), "host_bytes": host_bytes()}
     control.send({"type": "error", "error": details})
     print(text, file=sys.stderr, flush=True)
 

@@ -5,7 +5,8 @@ before each fork) and has touched no device; and it makes a fresh, warm process 
 where importing JAX, TFP, Flax and ArviZ anew costs ten seconds of a core each time.
 
 It serves its agent on the descriptor in SPMD_LAUNCH_CONTROL_FD: `import` makes it warm, `fork` brings the descriptor
-of a new rank along. It tells the agent `warm`, `forked` with the pid, `exit` with pid and code. It ends with its agent.
+of a new rank along. It tells the agent `warm`, `forked` with the pid, `exit` with pid, code and the most memory that
+the rank has had. It ends with its agent.
 """
 
 import importlib
@@ -19,6 +20,7 @@ import sys
 from typing import Any
 
 from launcher.rank.control import die_with_parent
+from launcher.rank.memory import peak_bytes
 
 IMPORT, FORK, LEASE = b"i", b"f", b"l"  # what the agent says; one byte each, so that a descriptor belongs to its byte
 
@@ -99,12 +101,13 @@ class Template:
         os.read(self.wakeup, 1 << 12)
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if pid == 0:
                 return
-            self._say({"type": "exit", "pid": pid, "code": os.waitstatus_to_exitcode(status)})
+            code = os.waitstatus_to_exitcode(status)
+            self._say({"type": "exit", "pid": pid, "code": code, "peak_bytes": peak_bytes(usage)})
 
     def _say(self, message: dict[str, Any]) -> None:
         self.channel.sendall(json.dumps(message).encode() + b"\n")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster.errors import ClusterError
 from cluster.processes import ProcessId
 from cluster.record import (
     Cluster,
@@ -62,6 +63,18 @@ def test_a_record_is_read_as_it_was_written() -> None:
     _save(cluster)
     assert Cluster.load("laptop") == cluster
     assert json.loads((cluster.folder / "cluster.json").read_text())["format"] == 1
+
+
+@pytest.mark.parametrize(
+    "change", [{"spec": {"name": "laptop", "colour": "red"}}, {"holder": {}}, {"hosts": [{"rack": 3}]}], ids=list
+)
+def test_a_record_of_another_version_is_told_as_such(change: dict[str, object]) -> None:
+    cluster = _cluster()
+    _save(cluster)
+    path = cluster.folder / "cluster.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ClusterError, match=r"'laptop' was brought up by another version .* `spmd-launch down laptop"):
+        Cluster.load("laptop")
 
 
 def test_a_cluster_without_a_record_is_known_but_not_loaded() -> None:

@@ -1,6 +1,7 @@
 """Faults on demand, on real processes: what happened is named, and the job goes on."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -123,3 +124,15 @@ def test_a_lost_host_is_replaced_by_a_spare(cli: Cli, own: str) -> None:
     assert cli.job("spare")["hosts"] == ["own-0", "own-2"]
     cli("submit", "psum-check", "--name", "next", "--cluster", own)
     assert cli.job("next")["hosts"] == ["own-0", "own-2"]
+
+
+def test_a_skipped_collective_is_refused_and_the_odd_rank_named(cli: Cli, cluster: str, calm_digest: str) -> None:
+    fault = "skip-collective rank=1 step=40"
+    out = cli("submit", "psum-check", *STEPS, "--name", "skipped", "--inject", fault, code=1)
+    job = cli.job("skipped")
+    assert (job["state"], job["attempt"], job["result"]) == ("FAILED", 1, None)
+    said = "ranks have launched different programs: launches at the report of step 50: rank 0 {}, rank 1 {}"
+    launches = [int(number) for number in re.findall(r"rank [01] (\d+)", job["message"])]
+    assert job["message"].startswith(said.format(*launches)), job["message"]
+    assert launches[1] == launches[0] - 1
+    assert "launches at the report of step 50" in out

@@ -1,6 +1,7 @@
 """Ranks that hang on a real cluster: named within the bound, their stacks kept, nothing of them left."""
 
 import json
+import re
 import signal
 import time
 from typing import Any
@@ -104,3 +105,17 @@ def test_a_silent_host_is_suspected_then_lost_and_a_short_silence_is_survived(cl
     end_if_running(cli, "cut-off")
     assert failed["message"].startswith(f"rank 1 on host {cluster}-1 was lost")
     cli.wait_for(lambda: all(host["job"] is None for host in cli.json("status", cluster)["hosts"]), 30.0)
+
+
+def test_a_slow_host_is_warned_of_with_its_ratio_and_goes_on(cli: Cli, cluster: str) -> None:
+    cli("submit", "psum-check", "--set", "steps=1000000", "--set", "size=64", "--set", "report_every=10", "--detach",
+        "--name", "slow", "--inject", "slow rank=1 step=10 factor=4")  # fmt: skip
+    notes = cli.wait_for(lambda: cli.json("status", "slow")["notes"], 120.0)  # 11 s after the start, on a quiet machine
+    before = cli.json("status", "slow")
+    cli.wait_for(lambda: cli.json("status", "slow")["ranks"][1]["step"] > before["ranks"][1]["step"])
+    cli("cancel", "slow")
+    assert len(notes) == 1
+    assert re.match(rf"rank 1 on host {cluster}-1 is slow: .* \d+\.\d times the median of the others", notes[0])
+    (finding,) = events(cli, "slow", "watchdog")
+    assert (finding["finding"], finding["ranks"], finding["fatal"]) == ("slow", [1], False)
+    assert (before["state"], before["attempt"]) == ("RUNNING", 1)

@@ -1,5 +1,6 @@
 """The message of a failed attempt names what happened first, whatever was heard first."""
 
+import dataclasses
 import signal
 from collections.abc import Mapping
 
@@ -55,6 +56,12 @@ def test_a_killed_process_gets_advice() -> None:
     starved = RankEnd(rank=1, host="b", signal=signal.SIGKILL, out_of_memory=True)
     assert "memory ran out" in first_cause([starved]).sentence
     assert "memory ran out" in first_cause([RankEnd(rank=1, host="b", error=_error("MemoryError", ""))]).sentence
+    memory = {"peak_bytes": 3 * 2**29, "host_bytes": 8 * 2**30}
+    used = "memory ran out, with 1.50 GiB used by the process, on a host that has 8.00 GiB; use smaller batches"
+    assert used in first_cause([dataclasses.replace(starved, memory=memory)]).sentence
+    raised = RankEnd(rank=1, host="b", error=_error("MemoryError", ""), memory=memory)
+    smaller = dataclasses.replace(raised, rank=0, host="a", memory=memory | {"peak_bytes": 1})
+    assert used in first_cause([smaller, raised]).sentence
     terminated = RankEnd(rank=0, host="a", signal=signal.SIGTERM)
     assert str(first_cause([terminated])) == "rank 0 on host a was killed by signal 15 (SIGTERM)"
 

@@ -17,7 +17,7 @@ import pytest
 
 from cluster.processes import ProcessId
 from launcher.rank.exit_codes import EXIT_LEASE_LOST
-from launcher.rank_process import Message, RankProcess
+from launcher.rank_process import Exit, Message, RankProcess
 from launcher.template_process import TemplateProcess
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,8 +111,8 @@ def gone(pid: int) -> bool:
     return ProcessId.of(pid) is None
 
 
-def how_it_ends(host: Host, code: str) -> int:
-    async def run() -> int:
+def how_it_ends(host: Host, code: str) -> Exit:
+    async def run() -> Exit:
         rank = await host.start(code)
         return await asyncio.wait_for(rank.wait(), TIMEOUT_S)
 
@@ -135,11 +135,18 @@ def how_it_ends(host: Host, code: str) -> int:
     ],
 )
 def test_exit_codes_and_signals_are_exact(host: Host, code: str, end: int) -> None:
-    assert how_it_ends(host, code) == end
+    assert how_it_ends(host, code).code == end
+
+
+def test_the_most_memory_that_a_killed_rank_has_had_is_known(host: Host) -> None:
+    end = how_it_ends(host, "import os; held = b'x' * (300 * 2**20); del held; os.kill(os.getpid(), 9)")
+    assert end.code == -signal.SIGKILL
+    assert 300 * 2**20 < end.peak_bytes < 500 * 2**20
 
 
 def test_what_a_rank_prints_is_kept(host: Host) -> None:
-    assert how_it_ends(host, "import os; print('by Python'); os.system('echo by C'); raise RuntimeError('broken')") == 1
+    code = "import os; print('by Python'); os.system('echo by C'); raise RuntimeError('broken')"
+    assert how_it_ends(host, code).code == 1
     log = host.log.read_text()
     assert "by Python" in log and "by C" in log and "RuntimeError: broken" in log
 
@@ -150,7 +157,7 @@ def test_a_rank_killed_at_its_birth_is_dead(host: Host) -> None:
         for _ in range(20):  # a fork that does not lead its process group yet must not be missed
             rank = await template.fork()
             rank.kill()
-            assert await asyncio.wait_for(rank.wait(), 10.0) == -signal.SIGKILL
+            assert (await asyncio.wait_for(rank.wait(), 10.0)).code == -signal.SIGKILL
 
     host.run(run())
 
@@ -178,7 +185,7 @@ def test_kill_ends_a_frozen_rank_and_its_children(host: Host) -> None:
         for pid in (rank.pid, child):
             os.kill(pid, signal.SIGSTOP)
         rank.kill()
-        assert await asyncio.wait_for(rank.wait(), TIMEOUT_S) == -signal.SIGKILL
+        assert (await asyncio.wait_for(rank.wait(), TIMEOUT_S)).code == -signal.SIGKILL
         assert not rank.running
         rank.kill()  # of one that has ended: nothing
         await asyncio.to_thread(until, lambda: gone(child))
@@ -187,7 +194,7 @@ def test_kill_ends_a_frozen_rank_and_its_children(host: Host) -> None:
 
 
 def test_children_that_outlive_a_rank_are_ended(host: Host) -> None:
-    assert how_it_ends(host, CHILD + "import os; os._exit(5)") == 5
+    assert how_it_ends(host, CHILD + "import os; os._exit(5)").code == 5
     until(lambda: gone(host.child_pid()))
 
 
@@ -195,7 +202,7 @@ def test_a_rank_that_nobody_asks_for_is_ended(host: Host) -> None:
     async def run() -> int:
         rank = await (await host.template()).fork()
         await rank.assign(host.task(BUSY["sleeping"]), lambda message: None, lambda: 1e9)
-        return await asyncio.wait_for(rank.wait(), TIMEOUT_S)
+        return (await asyncio.wait_for(rank.wait(), TIMEOUT_S)).code
 
     assert host.run(run()) == -signal.SIGKILL
 
@@ -334,6 +341,22 @@ def test_what_a_workload_raises_is_told_before_the_end(host: Host) -> None:
     assert "ConfigError" in host.log.read_text()
 
 
+HOARD = """
+import resource
+resource.setrlimit(resource.RLIMIT_AS, (2**30, resource.RLIM_INFINITY))
+hoard = []
+while True:
+    hoard.append(b"x" * 2**24)
+"""
+
+
+def test_a_rank_that_runs_out_of_memory_says_how_much_it_had(host: Host) -> None:
+    heard, code = _run(host, host.task(HOARD))
+    error = heard[-1]["error"]
+    assert (code, error["type"]) == (1, "MemoryError")
+    assert 2**28 < error["memory"]["peak_bytes"] <= 2**30 < error["memory"]["host_bytes"]
+
+
 def _run(host: Host, task: Message) -> tuple[list[Message], int]:
     """One whole attempt of one rank; returns what was heard and the exit code."""
 
@@ -341,7 +364,7 @@ def _run(host: Host, task: Message) -> tuple[list[Message], int]:
         heard: list[Message] = []
         rank = await (await host.template()).fork()
         await rank.assign(task, heard.append, lambda: 0.0)
-        code = await rank.wait()
+        code = (await rank.wait()).code
         return [message for message in heard if message["type"] != "progress"], code
 
     return host.run(run())

@@ -1,8 +1,6 @@
 """Runs on ranks: builds arrays whose copies are equal, or are not, and returns the verdicts as JSON."""
 
 import dataclasses
-import itertools
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 
 from workloads.context import Context
 from workloads.errors import ReplicaDivergenceError
-from workloads.integrity import Cadence, check_replicas
+from workloads.integrity import check_replicas
 
 Change = Callable[[np.ndarray], np.ndarray]
 AXES = {"a": 2, "b": 2}
@@ -115,20 +113,3 @@ def two_hosts(context: Context) -> dict[str, Any]:
     namesake = dataclasses.replace(context, host="localhost")
     verdicts["namesakes"] = _verdict(namesake, {"n": np.array([context.rank])})
     return verdicts
-
-
-def cadence(context: Context) -> dict[str, Any]:
-    """Steps at which a check was due by cost, one rank being slower; cheap checks, so that some are."""
-    cadence = Cadence(context.exchange, 0)
-    cadence.checked(time.monotonic())  # a first check that cost nothing
-    due, asked = [], 0
-    for step in itertools.count(1):
-        time.sleep(0.001 * (1 + context.rank))
-        asked += step >= cadence.next_step(step - 1)
-        if cadence.due(step, 10_000):
-            due.append(step)
-            time.sleep(0.0005)
-            cadence.checked(time.monotonic())
-        if len(due) == 2:
-            break
-    return {"due": due, "asked": asked}

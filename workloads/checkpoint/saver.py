@@ -252,6 +252,7 @@ class Saver:
         return {}
 
     def _tell_committed(self, save: _Save) -> None:
+        self._context.save_cadence.done()
         self._last_good, self._newest = save.step, str(save.folder)
         event = {"type": "checkpoint", "step": save.step, "path": str(save.folder), "bytes": int(save.num_bytes)}
         seconds = {"seconds": time.perf_counter() - save.started, "blocked_s": save.blocked_s}
@@ -260,6 +261,7 @@ class Saver:
 
     def _tell_failed(self, step: int, why: str) -> None:
         """The work goes on without this step."""
+        self._context.save_cadence.done()
         if self._context.is_first:
             event = {"type": "checkpoint-failed", "step": step, "why": why, "last_good": self._last_good}
             self._context.emit(event)

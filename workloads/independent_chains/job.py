@@ -1,7 +1,6 @@
 """A job under way, as one rank sees it: its blocks of chains, and the moments when all ranks meet."""
 
 import dataclasses
-import math
 from typing import Any
 
 import jax
@@ -73,15 +72,13 @@ class Job:
 
     def sample(self, start: int) -> None:
         """Makes the transitions from `start` to the last; ranks meet only where a check or a checkpoint is due."""
-        total, context = self.config.num_transitions, self.context
+        total, chunk, context = self.config.num_transitions, self.config.draws_per_dispatch, self.context
         while start < total:
-            chunk = self.config.draws_per_dispatch
-            stop = _next_meeting(start, total, (context.check_every, context.checkpoint_every))
-            if not context.check_every:
-                stop = min(stop, chunk * math.ceil(context.cadence.next_step(start) / chunk))
+            cadences = (context.check_cadence, context.save_cadence)
+            stop = min(cadence.next_step(start, total, chunk=chunk) for cadence in cadences)
             advance_blocks(self.runs, start, stop, chunk=chunk, on_progress=self._report)
             start = stop
-            saves = start < total and _is_due(start, context.checkpoint_every)
+            saves = start < total and context.save_due(start, total)
             if start < total and (saves or context.check_due(start, total)):
                 state, history = self.gather()
                 self.check(start, state, history)
@@ -189,15 +186,6 @@ def _empty_history(config: Config, programs: Programs, num_chains: int) -> Histo
     return History.empty(
         num_chains=num_chains, num_warmup=config.num_warmup, num_draws=config.num_draws, trace=programs.trace
     )
-
-
-def _next_meeting(start: int, total: int, periods: tuple[int, ...]) -> int:
-    """The first multiple of any period after `start`, at most `total`; a period of 0 never comes."""
-    return min([total, *(start - start % period + period for period in periods if period)])
-
-
-def _is_due(step: int, period: int) -> bool:
-    return bool(period) and step % period == 0
 
 
 def _check_same(saved: dict[str, Any], now: dict[str, Any]) -> None:

@@ -92,8 +92,9 @@ def sample(
         The state after the last transition.
     """
     total = config.num_transitions
+    periods = (config.draws_per_dispatch, context.check_every, context.checkpoint_every or 0)
     while start < total:
-        stop = next_stop(start, total, (config.draws_per_dispatch, context.check_every, context.checkpoint_every))
+        stop = next_stop(start, total, periods)
         state, trace = compiled.advance(state, np.asarray(start, np.int32), np.asarray(stop, np.int32))
         stats = {name: np.asarray(leaf)[: stop - start] for name, leaf in trace["stats"].items()}
         history.record_stats(start, stats)
@@ -102,7 +103,7 @@ def sample(
             history.record_draws(start, rows, context.gather(trace["position"]))
         context.report(stop, total, **{name: values[-1].mean() for name, values in stats.items()})
         state = context.inject(stop, state)
-        saves = is_due(stop, total, context.checkpoint_every)
+        saves = stop < total and context.save_due(stop, total)
         if stop < total and (saves or context.check_due(stop, total)):
             context.assert_replicas_equal(state, step=stop)
         if saves:
@@ -114,11 +115,6 @@ def sample(
 def next_stop(start: int, total: int, periods: tuple[int, ...]) -> int:
     """The first multiple of any period after `start`, at most `total`; a period of 0 never comes."""
     return min(total, *(start - start % period + period for period in periods if period))
-
-
-def is_due(step: int, total: int, period: int) -> bool:
-    """Whether something that happens every `period` steps happens now; what happens at the end is not meant."""
-    return bool(period) and step % period == 0 and step < total
 
 
 def metadata_of(config: Config, context: Context, model: Model, state: State, history: History) -> dict[str, Any]:

@@ -125,7 +125,7 @@ def train(
     saver = Saver(context)
     if first_step:
         saver.start_from(first_step)
-    stops = (config.eval_every, context.check_every, context.checkpoint_every)
+    stops = (config.eval_every, context.check_every, context.checkpoint_every or 0)
     for first, last in chunks(first_step, config.steps, config.steps_per_dispatch, stops):
         chunk_start = time.perf_counter()
         batches = train_batches(text, config, context.seed, first, trainer.mesh)
@@ -248,7 +248,7 @@ def check_resumable(config: Config, step: int, saved: dict[str, Any], now: dict[
 def _guard(progress: Progress, trainer: Trainer, text: Text, saver: Saver, context: Context) -> None:
     """Compares the replicas where that is due, and before each checkpoint; saves."""
     step, total, state = progress.step, trainer.config.steps, progress.state
-    saves = due(step, context.checkpoint_every, total)
+    saves = context.save_due(step, total)
     if saves or context.check_due(step, total):
         context.assert_replicas_equal({"params": state["params"], "opt": state["opt"]}, step=step)
     if saves:
