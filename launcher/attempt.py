@@ -26,6 +26,8 @@ class RankTask:
         keep, program_barrier, faults: as in `JobSpec`.
         code_digest: which copy of our packages to run.
         storage: folder or URL of this job's checkpoints.
+        watch_launches: as in `JobSpec`.
+        replay: `step` and `blocks` whose fingerprints to tell there, see `launcher.replay`; None: nothing is asked.
     """
 
     attempt_id: str
@@ -46,6 +48,8 @@ class RankTask:
     jax_config: Mapping[str, Any]
     code_digest: str
     storage: str
+    watch_launches: bool = False
+    replay: Mapping[str, Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

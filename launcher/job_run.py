@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import datetime
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from launcher.mirror import mirror_record
 from launcher.outputs import collect_outputs, write_summary
 from launcher.rank_process import Message
 from launcher.recovery import AttemptEnd, Cause, OnDivergence, Policy, Retry, Stop, decide
+from launcher.replay import open_case, settle
 from workloads.errors import ConfigError
 from workloads.fence import write_fence
 from workloads.layout import Layout
@@ -60,6 +62,7 @@ class JobRun:
         self.attempt: int = record.get("attempt", 0)
         self.hosts: list[str] = []
         self.gang: Gang | None = None
+        self._suspects: dict[str, str] = {}  # the cluster's, once the job runs
         self.result: dict[str, Any] | None = None
         self.changed = asyncio.Event()
         self.cancelled = asyncio.Event()
@@ -124,6 +127,7 @@ class JobRun:
             lost: why the attempt that was running is gone, where a supervisor before this one had started it.
         """
         files = [(file.sha256, file.name) for file in self.spec.files.values()]
+        self._suspects = pool.suspects
         ports_lost = 0
         following: Sequence[str] | None = hosts
         if lost:
@@ -159,7 +163,7 @@ class JobRun:
         )  # fmt: skip
         self.message = str(cause)
         self.move(JobState.RECOVERING)
-        pool.suspects |= dict.fromkeys(cause.suspects, f"job {self.spec.name}: {cause.sentence.splitlines()[0]}")
+        self._suspect(cause.suspects, cause.sentence)
         waits = ""
         while not self.cancelled.is_set():
             available = await pool.available(self.spec.name, () if waits else self.hosts, HOST_RETURN_S)
@@ -172,7 +176,8 @@ class JobRun:
                 waited_s=time.monotonic() - self._failed_at,
             )
             if isinstance(decision, Retry):
-                self.note(f"{cause.sentence}; {self._where_from()}{f', {decision.why}' if decision.why else ''}")
+                where = self._where_from(len(decision.hosts))
+                self.note(f"{cause.sentence}; {where}{f', {decision.why}' if decision.why else ''}")
                 pool.take(self.spec.name, decision.hosts)
                 return decision.hosts
             if isinstance(decision, Stop):
@@ -189,11 +194,33 @@ class JobRun:
         self.end(JobState.CANCELLED, self.cancel_reason)
         return None
 
-    def _where_from(self) -> str:
+    def _where_from(self, num_hosts: int) -> str:
         number = f"attempt {self.attempt + 1}"
+        replay = self._replay(num_hosts)
+        goal = f"; it replays to step {replay['step']}, to tell which copy was wrong" if replay else ""
         if self.checkpoint_step is None:
-            return f"{number} starts from step 0: no checkpoint"
-        return f"{number} restarts from step {self.checkpoint_step}"
+            return f"{number} starts from step 0: no checkpoint{goal}"
+        return f"{number} restarts from step {self.checkpoint_step}{goal}"
+
+    def _replay(self, num_hosts: int) -> dict[str, Any] | None:
+        """What the next attempt is asked to tell of a step that it computes again."""
+        if self.policy.on_divergence is not OnDivergence.REPLAY:
+            return None
+        case = open_case(self.folder.lines("events.jsonl"))
+        return case.request(num_hosts=num_hosts, checkpoint_step=self.checkpoint_step or 0) if case else None
+
+    def _settle(self, digests: Mapping[str, str]) -> dict[str, Any]:
+        """Tells what the replayed step shows of the copies that differed; returns it for the record."""
+        case = open_case(self.folder.lines("events.jsonl"))
+        assert case is not None, "no rank tells what was not asked"
+        finding = settle(case, digests)
+        self._ends[-1] = dataclasses.replace(self._ends[-1], suspects=finding.suspects)
+        self._suspect(finding.suspects, finding.sentence)
+        self.note(finding.sentence)
+        return {"suspects": list(finding.suspects), "message": finding.sentence}
+
+    def _suspect(self, hosts: Sequence[str], why: str) -> None:
+        self._suspects |= dict.fromkeys(hosts, f"job {self.spec.name}: {why.splitlines()[0]}")
 
     def _sizes(self) -> list[int]:
         """Numbers of hosts that the job may run on: those that its parameters fit."""
@@ -268,6 +295,7 @@ class JobRun:
 
     def _tasks(self, num_ranks: int) -> list[RankTask]:
         attempt_id = new_attempt_id(self.spec.name, self.attempt)
+        replay = self._replay(num_ranks)
         faults = [Fault.from_json(fault) for fault in self.spec.faults]
         return [
             RankTask(
@@ -289,6 +317,8 @@ class JobRun:
                 jax_config=jax_config(self.spec.config),
                 code_digest=self.spec.code_digest,
                 storage=self.storage,
+                watch_launches=self.spec.watch_launches,
+                replay=replay,
             )
             for rank in range(num_ranks)
         ]
@@ -358,6 +388,8 @@ class JobRun:
                 self.checkpoint_step = event["step"]
                 self.save()
                 self.mirror()
+            if kind == "replayed":
+                details |= self._settle(event["digests"])
             if kind == "verdict":
                 self._verdicts.append({"rank": rank, **details})
             self.event(kind, rank=rank, **details)
@@ -372,6 +404,8 @@ def _ends_so_far(folder: JobFolder) -> list[AttemptEnd]:
             ends.clear()
         if event["type"] == "attempt-failed":
             ends.append(AttemptEnd(cause=Cause(event["cause"]), step=event["step"], suspects=tuple(event["suspects"])))
+        if event["type"] == "replayed":
+            ends[-1] = dataclasses.replace(ends[-1], suspects=tuple(event["suspects"]))
     return ends
 
 

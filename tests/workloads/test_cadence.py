@@ -47,6 +47,13 @@ def test_every_so_many_steps_and_at_the_end() -> None:
     assert [cadence.next_step(step) for step in (0, 4, 5)] == [5, 5, 10]
 
 
+@pytest.mark.parametrize("every", [0, 5])
+def test_a_step_that_is_replayed_is_checked_whatever_else_is_due(every: int) -> None:
+    cadence = Cadence(Exchange(0, 1), every, also_at=7)
+    assert [step for step in range(1, 13) if cadence.due(step, 12)] == ([7, 12] if every == 0 else [5, 7, 10, 12])
+    assert [cadence.next_step(step) for step in (5, 6)] == [7, 7] and cadence.next_step(7) > 7
+
+
 def test_a_short_run_is_checked_at_its_end_alone() -> None:
     cadence = Cadence(Exchange(0, 1), 0)
     assert [step for step in range(1, 101) if cadence.due(step, 100)] == [100]

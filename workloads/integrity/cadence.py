@@ -55,11 +55,13 @@ class Cadence:
     Args:
         exchange: messages between the ranks; used only to decide by cost.
         every: steps between checks; 0: as often as `BUDGET` allows.
+        also_at: a step at which one is due in any case; 0: none.
     """
 
-    def __init__(self, exchange: Exchange, every: int):
+    def __init__(self, exchange: Exchange, every: int, *, also_at: int = 0):
         self._exchange = exchange
         self._every = every
+        self._also_at = also_at
         self._started_s: float | None = None
         self._last_s = 0.0
         self._first_step = 0
@@ -70,9 +72,8 @@ class Cadence:
 
     def next_step(self, step: int) -> int:
         """The first step after `step` at which a check may be due; equal on all ranks."""
-        if self._every:
-            return step - step % self._every + self._every
-        return max(step + 1, self._ask_at)
+        following = step - step % self._every + self._every if self._every else max(step + 1, self._ask_at)
+        return min(following, self._also_at) if step < self._also_at else following
 
     def due(self, step: int, total: int) -> bool:
         """Whether to check after `step` of `total`; every rank must ask at the same steps, and then check.
@@ -81,7 +82,7 @@ class Cadence:
             TimeoutError: naming the ranks that did not ask.
         """
         now = time.monotonic()
-        if step >= total:
+        if step >= total or step == self._also_at:
             return True
         if self._every:
             return step % self._every == 0
