@@ -48,7 +48,7 @@ def watch_launches(log: LaunchLog) -> bool:
     """Records every launch of a program that spans processes, whoever launches it; call it before the first one.
 
     Args:
-        log: receives them under JAX's names (`jit_train`); programs of the context are then recorded here as well, and
+        log: receives them under JAX's names (`jit(train)`); programs of the context are then recorded here as well, and
             no longer by themselves.
 
     Returns:
