@@ -120,17 +120,15 @@ def settle(case: OpenCase, digests: Mapping[str, str]) -> Finding:
     wrong = dict.fromkeys(
         holder for block in telling for holder, digest in case.blocks[block].items() if digest != digests[block]
     )
-    places = _listed([f"on {_place(holder, case.hosts)}" for holder in wrong])
+    devices: dict[str, list[str]] = {}
+    for host, _, device in (holder.partition("/") for holder in wrong):
+        devices.setdefault(host, []).append(device)
+    places = [f"{_listed(found)} (rank {case.hosts.index(host)}, host {host})" for host, found in devices.items()]
+    copies, were = ("copies", "were") if len(wrong) > 1 else ("copy", "was")
     return Finding(
-        sentence=f"{where} tells: the {'copies' if len(wrong) > 1 else 'copy'} of {_listed(telling)} {places} "
-        f"{'were' if len(wrong) > 1 else 'was'} wrong",
-        suspects=tuple(dict.fromkeys(holder.partition("/")[0] for holder in wrong)),
+        sentence=f"{where} tells: the {copies} of {_listed(telling)} on {' and '.join(places)} {were} wrong",
+        suspects=tuple(devices),
     )
-
-
-def _place(holder: str, hosts: tuple[str, ...]) -> str:
-    host, _, device = holder.partition("/")
-    return f"{device} (rank {hosts.index(host)}, host {host})"
 
 
 def _listed(names: list[str]) -> str:

@@ -38,7 +38,7 @@ from launcher.errors import UserError
 @click.option(
     "--watch-launches",
     is_flag=True,
-    help="Record and compare every launch, also of programs that do not go through the context; COST a launch.",
+    help="Record and compare every launch, also past the context: of your own `jit`; 0.1 to 0.2 ms a launch.",
 )
 @click.option(
     "--inject",

@@ -125,6 +125,7 @@ def test_a_lost_host_is_replaced_by_a_spare(cli: Cli, own: str) -> None:
     assert cli.job("next")["hosts"] == ["own-0", "own-2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [""], indirect=True)
 def test_a_replay_names_the_wrong_one_of_two_copies(cli: Cli, own: str) -> None:
     small = ("steps=20", "mesh=2x2", "num_layers=1", "width=32", "ff_width=64", "context_length=16", "sample_length=0")

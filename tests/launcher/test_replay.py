@@ -109,7 +109,14 @@ def test_blocks_that_tell_nothing_do_not_drown_the_others() -> None:
 def test_copies_of_both_hosts_may_have_been_wrong() -> None:
     finding = settle(case_of(("v", "x", "y"), ("w", "a", "b")), {"v": "y", "w": "a"})
     assert finding.suspects == ("h0", "h1")
-    assert "the copies of v, w on cpu:0 (rank 0, host h0), on cpu:2 (rank 1, host h1) were wrong" in finding.sentence
+    assert "the copies of v, w on cpu:0 (rank 0, host h0) and cpu:2 (rank 1, host h1) were wrong" in finding.sentence
+
+
+def test_copies_of_one_host_are_told_together() -> None:
+    copies = {"h0/cpu:0": "a", "h0/cpu:1": "a", "h1/cpu:2": "b", "h1/cpu:3": "b"}
+    finding = settle(OpenCase(step=30, hosts=HOSTS, blocks={"w": copies}), {"w": "a"})
+    assert finding.sentence.endswith("the copies of w on cpu:2, cpu:3 (rank 1, host h1) were wrong")
+    assert finding.suspects == ("h1",)
 
 
 def run_attempt(**how: Any) -> list[Event]:
