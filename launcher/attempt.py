@@ -30,6 +30,8 @@ class RankTask:
         keep, program_barrier, faults: as in `JobSpec`.
         code_digest: which copy of our packages to run.
         storage: folder or URL of this job's checkpoints.
+        watch_launches: as in `JobSpec`.
+        replay: `step` and `blocks` whose fingerprints to tell there, see `launcher.replay`; None: nothing is asked.
     """
 
     attempt_id: str
@@ -50,9 +52,19 @@ class RankTask:
     jax_config: Mapping[str, Any]
     code_digest: str
     storage: str
+    watch_launches: bool = False
+    replay: Mapping[str, Any] | None = None
 
 
-def tasks_for(spec: JobSpec, attempt: int, storage: str, *, num_ranks: int, devices_per_host: int) -> list[RankTask]:
+def tasks_for(
+    spec: JobSpec,
+    attempt: int,
+    storage: str,
+    *,
+    num_ranks: int,
+    devices_per_host: int,
+    replay: Mapping[str, Any] | None,
+) -> list[RankTask]:
     """What the ranks of one attempt are told, in the order of ranks.
 
     Args:
@@ -61,6 +73,7 @@ def tasks_for(spec: JobSpec, attempt: int, storage: str, *, num_ranks: int, devi
         storage: folder or URL of the job's checkpoints.
         num_ranks: how many hosts take part.
         devices_per_host: says which rank a fault on a device falls to.
+        replay: as in `RankTask`.
     """
     attempt_id = f"{spec.name}.{attempt}.{time.time_ns():x}"  # unique for ever, readable in a process list
     faults = [Fault.from_json(fault) for fault in spec.faults]
@@ -84,6 +97,8 @@ def tasks_for(spec: JobSpec, attempt: int, storage: str, *, num_ranks: int, devi
             jax_config=jax_config(spec.config),
             code_digest=spec.code_digest,
             storage=storage,
+            watch_launches=spec.watch_launches,
+            replay=replay,
         )
         for rank in range(num_ranks)
     ]

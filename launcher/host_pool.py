@@ -18,7 +18,7 @@ class HostPool:
         agents: Ray handles by host, in the order of ranks; spares come last.
         held: `{host: job that holds it}`.
         lost: hosts whose agents did not answer when last asked.
-        suspects: `{host: why}`: hosts that a vote of copies has named; they are given out last.
+        suspects: `{host: why}`: hosts that a vote of copies, or a replay, has named; they are given out last.
     """
 
     def __init__(self, agents: Mapping[str, Any]):

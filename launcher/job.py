@@ -70,6 +70,7 @@ class JobSpec:
         keep: newest checkpoints that are kept.
         max_failures, max_preemptions, on_divergence: see `launcher.recovery.Policy`.
         program_barrier: whether ranks compare programs before they run them.
+        watch_launches: whether launches that do not go through the context are recorded and compared too.
         faults: asked for with `--inject`, see `launcher.faults.Fault`.
         code_digest: of the shipped copy of our packages, see `launcher.code_copy`.
         files: input files by the parameter that names them.
@@ -94,6 +95,7 @@ class JobSpec:
     max_preemptions: int = 10
     on_divergence: str = "restore"
     program_barrier: bool = True
+    watch_launches: bool = False
     faults: Sequence[Mapping[str, Any]] = ()
 
     def to_json(self) -> dict[str, Any]:

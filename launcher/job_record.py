@@ -1,6 +1,7 @@
 """The record of a job that lives: its state and what is told of it, on disk first, with a copy in the storage."""
 
 import asyncio
+import dataclasses
 import datetime
 import time
 from collections.abc import Sequence
@@ -179,4 +180,6 @@ def _ends_so_far(folder: JobFolder) -> list[AttemptEnd]:
             ends.clear()
         if event["type"] == "attempt-failed":
             ends.append(AttemptEnd(cause=Cause(event["cause"]), step=event["step"], suspects=tuple(event["suspects"])))
+        if event["type"] == "replayed":
+            ends[-1] = dataclasses.replace(ends[-1], suspects=tuple(event["suspects"]))
     return ends

@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ray.exceptions import RayError
@@ -16,7 +17,9 @@ from launcher.host_pool import HostPool
 from launcher.job import JobState
 from launcher.job_record import JobRecord
 from launcher.outputs import collect_outputs, write_summary
+from launcher.rank_process import Message
 from launcher.recovery import Cause, OnDivergence, Policy, Retry, Stop, decide
+from launcher.replay import open_case, settle
 from workloads.errors import ConfigError
 from workloads.fence import write_fence
 from workloads.layout import Layout
@@ -48,6 +51,7 @@ class JobRun:
             on_divergence=OnDivergence(spec.on_divergence),
         )
         self.gang: Gang | None = None
+        self._suspects: dict[str, str] = {}  # the cluster's, once the job runs
         self.cancelled = asyncio.Event()
         self.cancel_reason = ""
 
@@ -66,6 +70,7 @@ class JobRun:
             lost: why the attempt that was running is gone, where a supervisor before this one had started it.
         """
         files = [(file.sha256, file.name) for file in self.spec.files.values()]
+        self._suspects = pool.suspects
         ports_lost = 0
         following: Sequence[str] | None = hosts
         if lost:
@@ -93,7 +98,7 @@ class JobRun:
         """Decides what comes after a bad end; returns the hosts of the next attempt, or None if there is none."""
         failed_at = time.monotonic()
         self.record.fail_attempt(cause)
-        pool.suspects |= dict.fromkeys(cause.suspects, f"job {self.spec.name}: {cause.sentence.splitlines()[0]}")
+        self._suspect(cause.suspects, cause.sentence)
         waits = ""
         while not self.cancelled.is_set():
             available = await pool.available(self.spec.name, () if waits else self.record.hosts, HOST_RETURN_S)
@@ -106,7 +111,8 @@ class JobRun:
                 waited_s=time.monotonic() - failed_at,
             )
             if isinstance(decision, Retry):
-                self.record.note(f"{cause.sentence}; {self._where_from()}{f', {decision.why}' if decision.why else ''}")
+                where = self._where_from(len(decision.hosts))
+                self.record.note(f"{cause.sentence}; {where}{f', {decision.why}' if decision.why else ''}")
                 pool.take(self.spec.name, decision.hosts)
                 return decision.hosts
             if isinstance(decision, Stop):
@@ -123,11 +129,39 @@ class JobRun:
         self.record.end(JobState.CANCELLED, self.cancel_reason)
         return None
 
-    def _where_from(self) -> str:
+    def _where_from(self, num_hosts: int) -> str:
         number = f"attempt {self.record.attempt + 1}"
+        replay = self._replay(num_hosts)
+        goal = f"; it replays to step {replay['step']}, to tell which copy was wrong" if replay else ""
         if self.record.checkpoint_step is None:
-            return f"{number} starts from step 0: no checkpoint"
-        return f"{number} restarts from step {self.record.checkpoint_step}"
+            return f"{number} starts from step 0: no checkpoint{goal}"
+        return f"{number} restarts from step {self.record.checkpoint_step}{goal}"
+
+    def _replay(self, num_hosts: int) -> dict[str, Any] | None:
+        """What the next attempt is asked to tell of a step that it computes again."""
+        if self.policy.on_divergence is not OnDivergence.REPLAY:
+            return None
+        case = open_case(self.record.folder.lines("events.jsonl"))
+        return case.request(num_hosts=num_hosts, checkpoint_step=self.record.checkpoint_step or 0) if case else None
+
+    def _hear(self, rank: int, event: Message) -> None:
+        if event["type"] == "replayed":
+            event = {**event, **self._settle(event["digests"])}
+        self.record.hear(rank, event)
+
+    def _settle(self, digests: Mapping[str, str]) -> dict[str, Any]:
+        """Tells what the replayed step shows of the copies that differed; returns it for the record."""
+        case = open_case(self.record.folder.lines("events.jsonl"))
+        assert case is not None, "no rank tells what was not asked"
+        finding = settle(case, digests)
+        ends = self.record.ends
+        ends[-1] = dataclasses.replace(ends[-1], suspects=finding.suspects)
+        self._suspect(finding.suspects, finding.sentence)
+        self.record.note(finding.sentence)
+        return {"suspects": list(finding.suspects), "message": finding.sentence}
+
+    def _suspect(self, hosts: Sequence[str], why: str) -> None:
+        self._suspects |= dict.fromkeys(hosts, f"job {self.spec.name}: {why.splitlines()[0]}")
 
     def _sizes(self) -> list[int]:
         """Numbers of hosts that the job may run on: those that its parameters fit."""
@@ -147,11 +181,16 @@ class JobRun:
         self.record.attempt += 1
         storage = self.record.storage
         tasks = tasks_for(
-            self.spec, self.record.attempt, storage, num_ranks=len(hosts), devices_per_host=self.devices_per_host
+            self.spec,
+            self.record.attempt,
+            storage,
+            num_ranks=len(hosts),
+            devices_per_host=self.devices_per_host,
+            replay=self._replay(len(hosts)),
         )
         attempt_id = tasks[0].attempt_id
         await asyncio.to_thread(write_fence, storage, self.record.attempt, attempt_id)
-        gang = self.gang = Gang(hosts, agents, tasks, self.record.hear)
+        gang = self.gang = Gang(hosts, agents, tasks, self._hear)
         self.record.begin_attempt(attempt_id, hosts, gang.ranks)
         running = asyncio.ensure_future(gang.run())
         cancelled = asyncio.ensure_future(self.cancelled.wait())

@@ -19,6 +19,7 @@ class OnDivergence(enum.StrEnum):
 
     STOP = "stop"
     RESTORE = "restore"
+    REPLAY = "replay"  # as RESTORE, and the step computed again tells which copy was wrong, where no vote does
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,7 @@ class AttemptEnd:
     Attributes:
         cause: see `Cause`.
         step: the furthest step that every rank reached; 0 if none was reported.
-        suspects: hosts that a vote of copies names.
+        suspects: hosts that a vote of copies, or a replay, names.
     """
 
     cause: Cause

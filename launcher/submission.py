@@ -43,6 +43,7 @@ class Request:
     max_preemptions: int = 10
     on_divergence: str = "restore"
     program_barrier: bool = True
+    watch_launches: bool = False
     faults: Sequence[str] = ()
 
 
@@ -86,6 +87,7 @@ def prepare(request: Request) -> Prepared:
         max_preemptions=request.max_preemptions,
         on_divergence=request.on_divergence,
         program_barrier=request.program_barrier,
+        watch_launches=request.watch_launches,
         faults=tuple(fault.to_json() for fault in faults),
         code_digest=digest_code(code),
         files=files,

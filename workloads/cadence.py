@@ -74,11 +74,13 @@ class Cadence:
         exchange: messages between the ranks; used only to decide by cost.
         every: steps from one to the next; 0: only at the end; None: as often as the budget allows.
         budget: for None.
+        also_at: a step at which it is due in any case; 0: none.
     """
 
-    def __init__(self, exchange: Exchange, every: int | None, budget: Budget):
+    def __init__(self, exchange: Exchange, every: int | None, budget: Budget, *, also_at: int = 0):
         self._exchange = exchange
         self._every = every
+        self._also_at = also_at
         self._budget = budget
         self._started_s: float | None = None
         self._last_s = 0.0
@@ -96,9 +98,13 @@ class Cadence:
             total: steps in all, which is the last answer.
             chunk: steps of one dispatch: by cost it is asked for only where one ends.
         """
+        following = min(total, self._next_step(step, total, chunk))
+        return min(following, self._also_at) if step < self._also_at else following
+
+    def _next_step(self, step: int, total: int, chunk: int) -> int:
         if self._every is None:
-            return min(total, chunk * math.ceil(max(step + 1, self._ask_at) / chunk))
-        return min(total, step - step % self._every + self._every) if self._every else total
+            return chunk * math.ceil(max(step + 1, self._ask_at) / chunk)
+        return step - step % self._every + self._every if self._every else total
 
     def due(self, step: int, total: int) -> bool:
         """Whether to do it after `step` of `total`; every rank must ask at the same steps, and then do it.
@@ -107,7 +113,7 @@ class Cadence:
             TimeoutError: naming the ranks that did not ask.
         """
         now = time.monotonic()
-        if step >= total:
+        if step >= total or step == self._also_at:
             return True
         if self._every is not None:
             return self._every > 0 and step % self._every == 0

@@ -24,6 +24,19 @@ PyTree = Any
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Replay:
+    """What is asked of an attempt that computes a step again: fingerprints, to tell which of two copies was wrong.
+
+    Attributes:
+        step: at which an earlier attempt found copies that differ; replicas are checked there, whatever else is due.
+        blocks: which blocks differed, as `ReplicaChecker.digests` takes them.
+    """
+
+    step: int
+    blocks: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Context:
     """What `run(config, context)` knows of the world. Equal on all ranks but for `rank`, `host` and `output`.
 
@@ -44,6 +57,7 @@ class Context:
         attempt: the job's how-manieth; an older one may write no checkpoint, see `workloads.fence`.
         attempt_id: unique for ever; names of files that two attempts must not share contain it.
         keep: how many of the newest good checkpoints stay.
+        replay: a step to tell the fingerprints of; None: nothing is asked.
     """
 
     rank: int
@@ -60,6 +74,7 @@ class Context:
     attempt: int = 1
     attempt_id: str = "local"
     keep: int = 3
+    replay: Replay | None = None
 
     @classmethod
     def local(
@@ -195,7 +210,8 @@ class Context:
     @functools.cached_property
     def check_cadence(self) -> Cadence:
         """When a replica check is worth its cost."""
-        return Cadence(self.exchange.apart("check cadence"), self.check_every or None, CHECKS)
+        replayed_step = self.replay.step if self.replay else 0
+        return Cadence(self.exchange.apart("check cadence"), self.check_every or None, CHECKS, also_at=replayed_step)
 
     @functools.cached_property
     def save_cadence(self) -> Cadence:
@@ -247,6 +263,10 @@ class Context:
         self.check_cadence.done(began_s)
         self.emit({"type": "verdict", **dataclasses.asdict(verdict)})
         verdict.raise_if_diverged()
+        if self.replay is not None and step == self.replay.step:
+            digests = self.replicas.digests(tree, self.replay.blocks)
+            if self.is_first:
+                self.emit({"type": "replayed", "step": step, "digests": digests})
         return verdict
 
 

@@ -33,12 +33,18 @@ from launcher.errors import UserError
 )
 @click.option(
     "--on-divergence",
-    type=click.Choice(["restore", "stop"]),
+    type=click.Choice(["restore", "replay", "stop"]),
     default="restore",
     show_default=True,
-    help="When copies of an array differ: go back to the last good checkpoint, or end.",
+    help="When copies of an array differ: go back to the last good checkpoint; there, also compute the step again to "
+    "tell which of two copies was wrong; or end.",
 )
 @click.option("--no-program-barrier", is_flag=True, help="Do not compare the ranks' programs before they run.")
+@click.option(
+    "--watch-launches",
+    is_flag=True,
+    help="Record and compare every launch, also past the context: of your own `jit`; 0.1 to 0.2 ms a launch.",
+)
 @click.option(
     "--inject",
     "faults",
@@ -52,8 +58,8 @@ from launcher.errors import UserError
 def submit(
     workload: str | None, resume: str | None, cluster: str | None, settings: tuple[str, ...], seed: int,
     name: str | None, num_hosts: int | None, checkpoint_every: int | None, keep: int, check_every: int,
-    max_failures: int, max_preemptions: int, on_divergence: str, no_program_barrier: bool, faults: tuple[str, ...],
-    detach: bool, no_wait: bool, as_json: bool,
+    max_failures: int, max_preemptions: int, on_divergence: str, no_program_barrier: bool, watch_launches: bool,
+    faults: tuple[str, ...], detach: bool, no_wait: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Run WORKLOAD on all hosts of a cluster, or go on with a job that has ended."""
     from launcher.submission import Request, describe, prepare, prepare_resume, send
@@ -78,6 +84,7 @@ def submit(
                 max_preemptions=max_preemptions,
                 on_divergence=on_divergence,
                 program_barrier=not no_program_barrier,
+                watch_launches=watch_launches,
                 faults=faults,
             )
         )

@@ -7,7 +7,9 @@ from launcher.code_copy import digest_code, read_code, source_root
 from launcher.rank.control import Message
 from workloads.agreement import programs
 from workloads.agreement.environment import check_environment, describe_environment
+from workloads.agreement.user_launches import watch_launches, why_unsupported
 from workloads.context import Context
+from workloads.errors import ConfigError
 from workloads.params import file_params
 
 
@@ -15,12 +17,14 @@ def agree_before_start(assignment: Message, config: Any, context: Context) -> No
     """Compares the environments of all ranks and puts the program barrier in; every rank must call it.
 
     Args:
-        assignment: as the agent sent it; `program_barrier` (true if missing) says whether to compare programs.
+        assignment: as the agent sent it; `program_barrier` (true if missing) says whether to compare programs,
+            `watch_launches` (false if missing) whether to record launches that do not go through the context.
         config: the workload's, as resolved here.
         context: this rank's.
 
     Raises:
         EnvironmentMismatchError: on every rank, naming what differs and where.
+        ConfigError: launches are to be watched, and this JAX does not let them be seen.
     """
     with context.phase("environment"):
         extra = {
@@ -30,12 +34,15 @@ def agree_before_start(assignment: Message, config: Any, context: Context) -> No
             "attempt": assignment["attempt_id"],
             "workload": assignment["workload"],
             "program barrier": assignment.get("program_barrier", True),
+            "watch launches": assignment.get("watch_launches", False),
         }
         check_environment(describe_environment(extra), exchange=context.exchange, host=context.host)
     if assignment.get("program_barrier", True):
         programs.install(context.exchange, host=context.host, emit=context.emit)
     else:
         context.emit({"type": "barrier-off", "why": "switched off for this job"})
+    if assignment.get("watch_launches", False) and not watch_launches(context.launches):
+        raise ConfigError(f"--watch-launches: {why_unsupported()}; leave it out to run unwatched, or use another JAX")
 
 
 def shared_config(assignment: Message, config: Any) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
     from launcher.rank.black_box import BlackBox
     from launcher.rank.compile_cache import use_compile_cache
     from launcher.rank.inject import Injector
-    from workloads.context import Context
+    from workloads.context import Context, Replay
     from workloads.exchange import Exchange
     from workloads.input_files import resolve_inputs
     from workloads.params import file_params, parse
@@ -80,6 +80,7 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
     workload = find(assignment["workload"])
     config_class = workload.config_class()
     config: Any = parse(config_class, resolve_inputs(file_params(config_class), assignment["settings"]))
+    replay = assignment.get("replay")
     injector = Injector(
         faults,
         rank=assignment["rank"],
@@ -106,6 +107,7 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
         attempt=assignment["attempt"],
         attempt_id=assignment["attempt_id"],
         keep=assignment["keep"],
+        replay=Replay(step=replay["step"], blocks=tuple(replay["blocks"])) if replay else None,
     )
     injector.launches = context.launches
     context.launches.keep = BlackBox(Path(assignment["black_box"])).write

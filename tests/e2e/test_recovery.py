@@ -136,3 +136,23 @@ def test_a_skipped_collective_is_refused_and_the_odd_rank_named(cli: Cli, cluste
     assert job["message"].startswith(said.format(*launches)), job["message"]
     assert launches[1] == launches[0] - 1
     assert "launches at the report of step 50" in out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("own", [""], indirect=True)
+def test_a_replay_names_the_wrong_one_of_two_copies(cli: Cli, own: str) -> None:
+    small = ("steps=20", "mesh=2x2", "num_layers=1", "width=32", "ff_width=64", "context_length=16", "sample_length=0")
+    out = cli(
+        "submit", "transformer", *(word for text in small for word in ("--set", text)), "--name", "two-copies",
+        "--checkpoint-every", "5", "--on-divergence", "replay",
+        "--inject", "flip-bit leaf=params/embedding device=3 step=10", "--cluster", own,
+    )  # fmt: skip
+    assert "culprit unknown" in out
+    assert "attempt 2 restarts from step 5; it replays to step 10, to tell which copy was wrong" in out
+    (replayed,) = events(cli, "two-copies", "replayed")
+    assert replayed["suspects"] == ["own-1"]
+    assert replayed["message"].startswith("replay from step 5 to 10 tells: the copy of params/embedding[")
+    assert "(rank 1, host own-1) was wrong" in replayed["message"] and replayed["message"] in out
+    suspects = {host["name"]: host["suspect"] for host in cli.json("status", own)["hosts"]}
+    assert suspects == {"own-0": None, "own-1": f"job two-copies: {replayed['message']}"}
+    assert (cli.job("two-copies")["state"], cli.job("two-copies")["attempt"]) == ("SUCCEEDED", 2)

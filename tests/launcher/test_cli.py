@@ -17,7 +17,7 @@ SURFACE = {
     "status": ["--json", "--watch"],
     "submit": ["--check-every", "--checkpoint-every", "--cluster", "--detach", "--inject", "--json", "--keep",
                "--max-failures", "--max-preemptions", "--name", "--no-program-barrier", "--no-wait", "--num-hosts",
-               "--on-divergence", "--resume", "--seed", "--set"],
+               "--on-divergence", "--resume", "--seed", "--set", "--watch-launches"],
     "jobs": ["--json", "--older-than", "--prune"],
     "logs": ["--attempt", "--follow", "--rank"],
     "stacks": [],

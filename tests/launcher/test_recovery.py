@@ -66,6 +66,7 @@ def test_a_refusal_is_final() -> None:
 def test_divergence_stops_or_restores_as_asked() -> None:
     end = AttemptEnd(cause=Cause.DIVERGED, step=30)
     assert after(end) == Retry(hosts=HOSTS)
+    assert after(end, policy=Policy(on_divergence=OnDivergence.REPLAY)) == Retry(hosts=HOSTS)
     assert isinstance(after(end, policy=Policy(on_divergence=OnDivergence.STOP)), Stop)
 
 

@@ -72,6 +72,13 @@ def test_only_at_the_end() -> None:
     assert cadence.next_step(3, 12) == 12
 
 
+@pytest.mark.parametrize("every", [None, 5])
+def test_a_step_that_is_replayed_is_checked_whatever_else_is_due(every: int | None) -> None:
+    cadence = Cadence(Exchange(0, 1), every, CHECKS, also_at=7)
+    assert [step for step in range(1, 13) if cadence.due(step, 12)] == ([7, 12] if every is None else [5, 7, 10, 12])
+    assert [cadence.next_step(step, 12) for step in (5, 6)] == [7, 7] and cadence.next_step(7, 12) > 7
+
+
 @pytest.mark.parametrize("budget", [CHECKS, SAVES])
 def test_in_a_short_run_it_is_due_at_its_end_alone(budget: Budget) -> None:
     cadence = Cadence(Exchange(0, 1), None, budget)

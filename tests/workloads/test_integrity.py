@@ -56,6 +56,15 @@ def test_the_past_votes_where_there_is_no_majority(
     assert set(divergence.groups[0]).isdisjoint(culprits)
 
 
+def test_each_group_is_told_with_its_fingerprint() -> None:
+    divergence = vote(_block(*"baa"))
+    assert divergence is not None
+    assert dict(zip(divergence.digests, divergence.groups, strict=True)) == {
+        "a": ("h1/cpu:0", "h2/cpu:0"),
+        "b": ("h0/cpu:0",),
+    }
+
+
 def test_vote_of_equals_is_none() -> None:
     assert vote(_block("a", "a", "a")) is None
     assert vote(_block("a")) is None

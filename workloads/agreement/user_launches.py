@@ -2,6 +2,10 @@
 
 JAX launches a program that it has seen before from C++, past all Python. For programs that span processes, and for no
 others, the way into C++ is closed here, so that every launch passes one Python function, which records it.
+
+What it costs (the fastest launches of a tiny program, 2 hosts x 2 devices on two cores with other work on them): by
+`jit` a launch takes 189 us instead of 34, of a program compiled ahead of time 126 instead of 42 (JAX 0.10.2; on 0.12
+200 instead of 65, and 160 instead of 45).
 """
 
 import functools
@@ -48,7 +52,7 @@ def watch_launches(log: LaunchLog) -> bool:
     """Records every launch of a program that spans processes, whoever launches it; call it before the first one.
 
     Args:
-        log: receives them under JAX's names (`jit_train`); programs of the context are then recorded here as well, and
+        log: receives them under JAX's names (`jit(train)`); programs of the context are then recorded here as well, and
             no longer by themselves.
 
     Returns:

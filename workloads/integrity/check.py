@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -89,6 +89,29 @@ class ReplicaChecker:
             else:
                 verified.record(words, step)
         return dataclasses.replace(verdict, seconds=time.perf_counter() - start)
+
+    def digests(self, tree: PyTree, blocks: Collection[str]) -> dict[str, str]:
+        """Fingerprints of a few blocks, whoever holds them; every rank must call it, where `check` found no difference.
+
+        Args:
+            tree: as it was checked.
+            blocks: which ones, as leaf and index of a `Divergence` name them: `params/w[0:4, 0:8]`.
+
+        Returns:
+            `{block: digest}`, the same on all ranks; what the tree does not have is left out.
+
+        Raises:
+            TimeoutError: naming the ranks that did not call.
+        """
+        plan, _, values = self._plan(tree)
+        held = {}
+        for copy, word in zip(plan.copies, read_copies(plan, values).tolist(), strict=True):
+            leaf = plan.leaves[copy.leaf]
+            name = leaf.path + leaf.block_index(leaf.blocks[copy.block])
+            if name in blocks:
+                held[name] = f"{word:016x}"
+        messages: list[dict[str, str]] = self._exchange.all_gather("replica digests", held)
+        return {name: digest for message in messages for name, digest in message.items()}
 
     def _plan(self, tree: PyTree) -> tuple[Plan, Verified, list[Any]]:
         """The plan for trees of this structure, made once."""

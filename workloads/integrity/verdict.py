@@ -74,6 +74,7 @@ class Divergence:
     Attributes:
         leaf, index: as in `Block`.
         groups: holders that agree with each other; the group that is right first if that is known, then the largest.
+        digests: of each group, the fingerprint that its copies have; a replay is compared with them.
         culprits: holders of copies that are wrong; empty if nothing tells.
         how: "majority" if more than half of all copies agree; "unchanged since step N" if a copy of a block that was
             not seen to change still has the bits that were verified; else "unknown".
@@ -84,6 +85,7 @@ class Divergence:
     leaf: str
     index: str = ""
     groups: tuple[tuple[str, ...], ...] = ()
+    digests: tuple[str, ...] = ()
     culprits: tuple[str, ...] = ()
     how: str = "unknown"
     differences: tuple[Difference, ...] = ()
@@ -179,7 +181,9 @@ def vote(block: Block) -> Divergence | None:
     ranked = sorted(holders, key=lambda digest: (digest != right, -len(holders[digest]), sorted(holders[digest])))
     groups = tuple(tuple(sorted(holders[digest])) for digest in ranked)
     culprits = tuple(holder for group in groups[1:] for holder in group) if right else ()
-    return Divergence(leaf=block.leaf, index=block.index, groups=groups, culprits=culprits, how=how)
+    return Divergence(
+        leaf=block.leaf, index=block.index, groups=groups, digests=tuple(ranked), culprits=culprits, how=how
+    )
 
 
 def compare_structures(structures: dict[str, dict[str, str]]) -> tuple[Divergence, ...]:
