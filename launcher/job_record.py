@@ -115,6 +115,7 @@ class JobRecord:
     def begin_attempt(self, attempt_id: str, hosts: Sequence[str], ranks: Sequence[RankStatus]) -> None:
         """Puts an attempt on record, before any rank of it starts."""
         self.hosts, self.ranks = hosts, ranks
+        self.verdicts = []  # what an attempt that failed found is on record; the result is judged by its own
         self.event("attempt", attempt=self.attempt, attempt_id=attempt_id, hosts=list(hosts))
         self.save()
         self.mirror()

@@ -156,3 +156,4 @@ def test_a_replay_names_the_wrong_one_of_two_copies(cli: Cli, own: str) -> None:
     suspects = {host["name"]: host["suspect"] for host in cli.json("status", own)["hosts"]}
     assert suspects == {"own-0": None, "own-1": f"job two-copies: {replayed['message']}"}
     assert (cli.job("two-copies")["state"], cli.job("two-copies")["attempt"]) == ("SUCCEEDED", 2)
+    assert cli.job("two-copies")["result"]["integrity"]["status"] == "ok"  # of the attempt that gave the result
