@@ -20,7 +20,9 @@ MAX_SEEN = 160
 
 # Only to find the line that a person would take for the report; nothing else hangs on it.
 SPEAKS_OF_FAILURE = re.compile(r"error|fail|died|dead|kill|abort|unavailable|exception|lost|unhealthy|terminat", re.I)
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 CHANGES = re.compile(r"\x1b\[[0-9;]*m|\d+|[0-9a-f]{8,}")
+OF_RANK = re.compile(r"\[Rank (\d+) Error Snippet\]")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,7 +33,7 @@ class Outcome:
         contender: whose run.
         fault: its kind.
         end: `right`, `WRONG`, or why there was no result.
-        seen: the first line of the report; empty if there was none.
+        seen: the first line of the report, and whom JaxTrainer's own summary then lists; empty if there was none.
         report_s, new_s: from the fault to the report, and to the first step that had not been made before.
     """
 
@@ -76,7 +78,7 @@ class Transcript:
             contender="JaxTrainer",
             fault=fault,
             end=self._end(right, bool(reports)),
-            seen=re.sub(r"\x1b\[[0-9;]*m", "", reports[0][1]).strip()[:MAX_SEEN] if reports else "",
+            seen=_first_words([text for _, text in reports]),
             report_s=reports[0][0] - self.fault_at if reports else None,
             new_s=min(new) - self.fault_at if new and fault != "other-program" else None,
         )
@@ -88,6 +90,15 @@ class Transcript:
         if self.exit_code:
             return f"no result, exit code {self.exit_code}"
         return "right" if list(self.digests) == list(right) else "WRONG, exit code 0"
+
+
+def _first_words(reports: Sequence[str]) -> str:
+    """The first line, without colours, and the ranks of whose errors JaxTrainer gives a snippet, in its order."""
+    if not reports:
+        return ""
+    listed = dict.fromkeys(rank for text in reports for rank in OF_RANK.findall(text))
+    then = f" ... then lists errors of rank {', '.join(listed)}" if listed else ""
+    return COLOURS.sub("", reports[0]).strip()[:MAX_SEEN] + then
 
 
 def speaks_of_failure(text: str, usual: Collection[str]) -> bool:

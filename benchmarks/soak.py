@@ -123,7 +123,8 @@ def soak(bench: Bench, workload: str, minutes: float, seed: int) -> Soak:
     """
     kind = WORKLOADS[workload]
     rate = measure_rate(bench, workload)
-    steps, checkpoint_every = kind.whole(60 * minutes * rate), kind.whole(CHECKPOINT_EVERY_S * rate)
+    steps = kind.whole(max(60 * minutes * rate, 2 * kind.num_warmup))
+    checkpoint_every = kind.whole(CHECKPOINT_EVERY_S * rate)
     print(f"{workload}: {rate:.1f} steps/s; {steps} steps, a checkpoint every {checkpoint_every}", flush=True)
     calm = run_calm(bench, workload, f"calm-{workload}", steps, checkpoint_every)
     throws = plan(steps=steps, steps_per_s=calm.steps_per_s, seed=seed)

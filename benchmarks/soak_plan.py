@@ -33,8 +33,8 @@ class Soaked:
         return [*self.settings, f"{self.steps_param}={steps - self.num_warmup}"]
 
     def whole(self, steps: float) -> int:
-        """The nearest number of steps that is a whole number of dispatches, at least one beyond the warm-up."""
-        return max(round(steps / self.dispatch) * self.dispatch, self.num_warmup + self.dispatch)
+        """The nearest number of steps that is a whole number of dispatches, at least one."""
+        return max(round(steps / self.dispatch), 1) * self.dispatch
 
 
 WORKLOADS: Mapping[str, Soaked] = {
@@ -46,7 +46,7 @@ WORKLOADS: Mapping[str, Soaked] = {
         steps_param="steps", num_warmup=0, dispatch=5,
     ),
     "sharded-mcmc": Soaked(
-        settings=("num_warmup=100", "num_leapfrog_steps=20", "draws_per_dispatch=10", "max_draws_mib=4"),
+        settings=("num_warmup=100", "num_leapfrog_steps=8", "draws_per_dispatch=10", "max_draws_mib=4"),
         steps_param="num_draws", num_warmup=100, dispatch=10,
     ),
     "independent-chains": Soaked(

@@ -13,6 +13,9 @@ KILLED = Transcript(
         (101.0, "(Worker pid=3) Reporting training result 4"),
         (102.0, "\x1b[36m(Controller pid=12)\x1b[0m A worker died"),
         (103.0, "[FailurePolicy] RETRY"),
+        (103.0, "[Rank 0 Error Snippet]:"),
+        (103.0, "[Rank 1 Error Snippet]:"),
+        (103.1, "[Rank 0 Error Snippet]:"),
     ],
     steps=[(95.0, 90), (99.9, 100), (112.0, 95), (113.0, 100), (114.5, 105)],
     digests=["a", "a"],
@@ -23,7 +26,8 @@ USUAL = {without_numbers(CALM)}
 
 def test_the_report_is_the_first_line_that_speaks_of_a_failure_and_is_not_usual() -> None:
     outcome = KILLED.outcome("kill", ["a", "a"], USUAL)
-    assert (outcome.seen, outcome.report_s) == ("(Controller pid=12) A worker died", 2.0)
+    assert outcome.seen == "(Controller pid=12) A worker died ... then lists errors of rank 0, 1"
+    assert outcome.report_s == 2.0
     assert outcome.end == "right"
 
 
