@@ -1,6 +1,5 @@
 """Ray Train's JaxTrainer on a Ray cluster of its own, which stays up, as ours does, while rounds are measured."""
 
-import importlib
 import sys
 import tempfile
 from pathlib import Path
@@ -12,15 +11,6 @@ from jax_trainer_fit import settings
 
 PROGRAMS = Path(__file__).resolve().parent
 TIMEOUT_S = 300.0
-
-
-def missing() -> str:
-    """Why JaxTrainer cannot be measured here; empty if it can."""
-    try:
-        importlib.import_module("ray.train.v2.jax")
-    except ImportError as error:
-        return f"JaxTrainer does not import ({error}): pip install 'spmd-launch[bench]'"
-    return ""
 
 
 class RayCluster:

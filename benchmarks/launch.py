@@ -6,7 +6,8 @@ from the first round to the last; both are idle while another contender is measu
 first and printed. Each process is ended by its pid, whatever happens.
 
 - bare: processes started by hand, `jax.distributed.initialize` with a port agreed beforehand
-- JaxTrainer: on its running cluster; the driver's start and imports count from the prompt, not from the call
+- JaxTrainer: on its running cluster, in an environment of its own (`ray[train]` brings pyarrow, whose threads slow
+  our ranks); the driver's start and imports count from the prompt, not from the call
 - ours, cold: `spmd-launch submit` on a running cluster after the code was changed: the new code is shipped, what the
   hosts have imported ahead does not fit it, and every rank starts from nothing
 - ours, warm: the same with `status` WARM
@@ -32,6 +33,7 @@ import jax_trainer
 from jax_trainer import RayCluster
 from ours import Installation, OurCluster
 from report import Samples, Target, add, median, table
+from trainer_environment import make_environment
 
 IDLE_S = 5.0
 DEVICES_PER_HOST = 2
@@ -50,7 +52,7 @@ class Run:
         self.options = options
         self.folder = folder
         self.installation = Installation(folder)
-        self.trainer_missing = jax_trainer.missing()
+        self.trainer_python = options.trainer_python or make_environment(folder / "trainer")
         self.samples: dict[str, Samples] = {}
         self.targets: list[Target] = []
         self.settings: dict[str, Any] = {
@@ -59,7 +61,7 @@ class Run:
             "load": os.getloadavg()[0],
             "rounds": options.rounds,
             "devices_per_host": DEVICES_PER_HOST,
-            "JaxTrainer": self.trainer_missing or jax_trainer.settings(2, DEVICES_PER_HOST, "FOLDER"),
+            "JaxTrainer": jax_trainer.settings(2, DEVICES_PER_HOST, "FOLDER"),
         }
 
     def rounds(self) -> range:
@@ -84,7 +86,7 @@ def measure_up(run: Run) -> None:
     for num_hosts, bound in ((2, 7.0), (8, 15.0)) if run.options.full else ((2, 7.0),):
         samples: Samples = {}
         for _ in run.rounds():
-            with RayCluster(num_hosts, DEVICES_PER_HOST, run.folder) as theirs:
+            with RayCluster(num_hosts, DEVICES_PER_HOST, run.folder, run.trainer_python) as theirs:
                 add(samples, "Ray's test cluster", theirs.seconds["prompt"])
             with OurCluster(run.installation, num_hosts, DEVICES_PER_HOST) as ours:
                 add(samples, "spmd-launch up", ours.up_s)
@@ -98,15 +100,14 @@ def measure_up(run: Run) -> None:
 def measure_launch(run: Run) -> None:
     """To the first psum, for each number of hosts."""
     for num_hosts in run.options.hosts:
-        with OurCluster(run.installation, num_hosts, DEVICES_PER_HOST) as ours:
-            if run.trainer_missing:
-                _measure_launch(run, num_hosts, ours, None)
-            else:
-                with RayCluster(num_hosts, DEVICES_PER_HOST, run.folder) as theirs:
-                    _measure_launch(run, num_hosts, ours, theirs)
+        with (
+            OurCluster(run.installation, num_hosts, DEVICES_PER_HOST) as ours,
+            RayCluster(num_hosts, DEVICES_PER_HOST, run.folder, run.trainer_python) as theirs,
+        ):
+            _measure_launch(run, num_hosts, ours, theirs)
 
 
-def _measure_launch(run: Run, num_hosts: int, ours: OurCluster, theirs: RayCluster | None) -> None:
+def _measure_launch(run: Run, num_hosts: int, ours: OurCluster, theirs: RayCluster) -> None:
     prompt: Samples = {}
     call: Samples = {}
 
@@ -118,8 +119,7 @@ def _measure_launch(run: Run, num_hosts: int, ours: OurCluster, theirs: RayClust
     _measure_idle(run, num_hosts, ours, theirs)
     for _ in run.rounds():
         add_times(BARE, bare_processes.run(num_hosts, DEVICES_PER_HOST, run.folder))
-        if theirs is not None:
-            add_times(TRAINER, theirs.fit())
+        add_times(TRAINER, theirs.fit())
         run.installation.renew_code()
         add_times(COLD, ours.submit())
         ours.wait_until_warm()
@@ -135,10 +135,8 @@ def _measure_launch(run: Run, num_hosts: int, ours: OurCluster, theirs: RayClust
     run.print(f"call to first psum, {num_hosts} hosts", call, "s")
 
 
-def _measure_idle(run: Run, num_hosts: int, ours: OurCluster, theirs: RayCluster | None) -> None:
-    meters: dict[str, Callable[[], float]] = {"ours, WARM": ours.cpu_s}
-    if theirs is not None:
-        meters["JaxTrainer's"] = theirs.child.cpu_s
+def _measure_idle(run: Run, num_hosts: int, ours: OurCluster, theirs: RayCluster) -> None:
+    meters: dict[str, Callable[[], float]] = {"ours, WARM": ours.cpu_s, "JaxTrainer's": theirs.child.cpu_s}
     before = {name: meter() for name, meter in meters.items()}
     time.sleep(IDLE_S)
     used = {name: [100 * (meter() - before[name]) / IDLE_S] for name, meter in meters.items()}
@@ -190,6 +188,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--full", action="store_true", help="`up` with 8 hosts too")
     parser.add_argument("--steps", type=int, default=1000, help="steps to time")
     parser.add_argument("--step-size", type=int, default=512, help="rows and columns of a device's matrix in a step")
+    parser.add_argument("--trainer-python", metavar="PYTHON", help="with ray[train]; else one is made for the run")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there")
     return parser.parse_args()
 
