@@ -52,7 +52,8 @@ class Run:
         self.options = options
         self.folder = folder
         self.installation = Installation(folder)
-        self.trainer_python = options.trainer_python or make_environment(folder / "trainer")
+        own = options.trainer_python  # a path: not resolved, as a link is what makes an environment
+        self.trainer_python = str(Path(own).absolute()) if own else make_environment(folder / "trainer")
         self.samples: dict[str, Samples] = {}
         self.targets: list[Target] = []
         self.settings: dict[str, Any] = {

@@ -36,6 +36,7 @@ class Installation:
         self.folder = folder
         self.code = folder / "code"
         self.home = folder / "h"
+        self.jobs = itertools.count()
         self._changes = itertools.count()
         for package in ("launcher", "cluster", "workloads"):
             leave_out = shutil.ignore_patterns("__pycache__", "*.pyc")
@@ -70,7 +71,6 @@ class OurCluster:
             f"name: {self.name}\nprovider: {{type: local}}\nnum_hosts: {num_hosts}\n"
             f"devices_per_host: {devices_per_host}\nstorage_path: {installation.folder / 'storage'}\n"
         )
-        self._jobs = itertools.count(1)
 
     def __enter__(self) -> "OurCluster":
         try:
@@ -106,7 +106,7 @@ class OurCluster:
             `prompt`, `call` (of our code, its imports done) and `first_psum`: seconds since the epoch; `steps_per_s`
             and `reports` (pairs of a step and when the supervisor heard of it, in seconds of a monotonic clock).
         """
-        job = f"job-{self.num_hosts}-{next(self._jobs)}"
+        job = f"job-{next(self.installation.jobs)}"
         chosen = [f"--set={key}={value}" for key, value in settings.items()]
         arguments = ["submit", "psum-check", "--cluster", self.name, "--name", job, *chosen]
         with Child(["-c", SUBMIT, *arguments], self.installation.folder, self.installation.environment) as child:

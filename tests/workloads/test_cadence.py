@@ -107,10 +107,8 @@ def test_two_ranks_with_different_clocks_decide_alike() -> None:
     assert len(first["due"]) == 3 and first["asked"] < 60
 
 
-@pytest.mark.parametrize(
-    "workload",
-    ["independent-chains", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sharded-mcmc", "transformer"))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("workload", ["independent-chains", "sharded-mcmc", "transformer"])
 def test_checkpoints_by_cost_change_no_bit(workload: str, tmp_path: Path) -> None:
     _, settings = SHORT[workload]
     per_dispatch = "steps_per_dispatch" if workload == "transformer" else "draws_per_dispatch"
