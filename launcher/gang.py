@@ -170,6 +170,7 @@ class Gang:
         if news.progress is not None and "tail" in news.progress:
             latest = news.progress
             self.ledger.hear(rank.rank, latest["launches"], latest["launch_hash"], latest["tail"])
+            self.ledger.hear_progress(rank.rank, latest["step"], latest["launches"])
         self._end_if_launches_differ(rank)
 
     async def _compare_last_launches(self) -> None:

@@ -24,6 +24,8 @@ class LaunchLedger:
 
     A rank that is merely behind is no difference. Two ranks differ where one has launched another program than the
     other at the same place, or where they have launched different numbers of programs at the report of the same step.
+    They differ too where one, which has not come to that report, has launched more than the other had there: it may
+    never come, for the two may wait for each other, one in a collective and one elsewhere.
 
     Args:
         num_ranks: how many take part.
@@ -39,6 +41,9 @@ class LaunchLedger:
         self._digests: dict[int, dict[int, str]] = {}  # {number of launches: {rank: digest}}
         self._reports: dict[tuple[int, int], dict[int, int]] = {}  # {(step, how often before): {rank: launches}}
         self._times_reported: collections.Counter[tuple[int, int]] = collections.Counter()  # of (rank, step)
+        self._last_step: dict[int, int] = {}  # that a rank has reported
+        self._next_reports: dict[int, dict[int, tuple[int, int]]] = collections.defaultdict(dict)  # see `_hear_next`
+        self._at: dict[int, tuple[int, int]] = {}  # {rank: (last step, launches)}, by its own latest word
 
     def hear_report(self, rank: int, report: Mapping[str, Any]) -> str:
         """Takes a `report` event as a rank sent it; returns `difference`."""
@@ -50,6 +55,7 @@ class LaunchLedger:
         if len(self._reports) > MAX_REPORTS:
             del self._reports[next(iter(self._reports))]
         self.hear(rank, launches, str(report["launch_hash"]), report["tail"])
+        self._hear_next(rank, step, launches)
         if not self.difference and len(set(numbers.values())) > 1:
             self.difference = describe_counts(step, numbers)
         return self.difference
@@ -76,6 +82,36 @@ class LaunchLedger:
         if not self.difference:
             self._forget_common()
         return self.difference
+
+    def hear_progress(self, rank: int, step: int, launches: int) -> str:
+        """Takes where a rank is, by one word of its own about both; returns `difference`.
+
+        Args:
+            rank: who.
+            step: that it reported last.
+            launches: how many, not later than that word about the step.
+        """
+        self._at[rank] = (step, launches)
+        self._compare_next()
+        return self.difference
+
+    def _hear_next(self, rank: int, step: int, launches: int) -> None:
+        """Keeps `{step: (the step reported next, launches there)}` of a rank."""
+        last, self._last_step[rank] = self._last_step.get(rank), step
+        if last is not None and last < step:
+            reports = self._next_reports[rank]
+            reports[last] = (step, launches)
+            if len(reports) > MAX_REPORTS:
+                del reports[next(iter(reports))]
+            self._compare_next()
+
+    def _compare_next(self) -> None:
+        for behind, (step, launches) in self._at.items():
+            for ahead, reports in self._next_reports.items():
+                next_step, theirs = reports.get(step, (0, launches))
+                if launches > theirs and not self.difference:
+                    counts = f"rank {ahead} {theirs}, rank {behind} {launches} or more"
+                    self.difference = f"launches at the report of step {next_step}: {counts}"
 
     def _extend(self, rank: int, news: Launches) -> None:
         known = self._known.get(rank, Launches(count=0, digest="", runs=()))

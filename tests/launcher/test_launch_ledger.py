@@ -123,3 +123,29 @@ def test_interleavings_find_the_difference_and_nothing_else(seed: int) -> None:
         assert "rank 2 launched" in ledger.difference
     else:
         assert ledger.difference == ""
+
+
+def test_a_skipped_launch_shows_where_the_ranks_wait_for_each_other() -> None:
+    """Rank 1 has skipped a launch and waits elsewhere; rank 0 waits for it in that launch, and never reports again."""
+    ledger = LaunchLedger(2)
+    first, second = _log(["train"] * 26), _log(["train"] * 26)
+    for rank, log in ((0, first), (1, second)):
+        assert ledger.hear_report(rank, _report(log, 32)) == ""
+    first.record("train")
+    assert ledger.hear_progress(0, 32, first.snapshot().count) == "", "it may only be ahead"
+    assert (
+        ledger.hear_report(1, _report(second, 34)) == "launches at the report of step 34: rank 1 26, rank 0 27 or more"
+    )
+
+
+def test_a_rank_that_is_about_to_report_is_no_difference() -> None:
+    ledger = LaunchLedger(2)
+    first, second = _log(["train"] * 26), _log(["train"] * 26)
+    for rank, log in ((0, first), (1, second)):
+        ledger.hear_report(rank, _report(log, 32))
+        log.record("train")
+    assert ledger.hear_report(1, _report(second, 34)) == ""
+    assert ledger.hear_progress(0, 32, first.snapshot().count) == ""
+    assert ledger.hear_progress(1, 34, second.snapshot().count) == ""
+    second.record("train")
+    assert ledger.hear_progress(1, 34, second.snapshot().count) == "", "nobody has reported step 36"
