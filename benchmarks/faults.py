@@ -62,7 +62,7 @@ def run(bench: Bench, injection: Injection, name: str, slack: float) -> Outcome:
     if not injected and case.ends != "recovers" and case.kind != "other-env":  # a further attempt is proof enough
         problems.append("the fault did not happen")
     if job["state"] != wanted:
-        problems.append(f"{job['state']}, not {wanted}: {job['message'].splitlines()[:1]}")
+        problems.append(f"{job['state']}, not {wanted}: {job['message'].splitlines()[:1]}, {out.splitlines()[-1:]}")
     if wanted == "SUCCEEDED" and job["state"] == wanted:
         if job["result"]["result_digest"] != bench.calm[injection.workload]:
             problems.append("another result than the calm run's: a silent error")

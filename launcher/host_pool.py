@@ -32,6 +32,10 @@ class HostPool:
         alive = [host for host in self.agents if host not in self.lost]
         return sorted(alive, key=lambda host: host in self.suspects)
 
+    def in_rank_order(self, hosts: Iterable[str]) -> list[str]:
+        """These hosts as ranks count them: always alike, whichever are suspected."""
+        return sorted(hosts, key=list(self.agents).index)
+
     def take(self, job: str, hosts: Sequence[str]) -> None:
         """Gives these hosts to a job, instead of those that it holds."""
         self.release(job)

@@ -21,11 +21,11 @@ def next_to_start(
 
     Args:
         queue: in the order of submission.
-        hosts: every host that is alive, in the order of ranks.
+        hosts: every host that is alive, best first.
         held: `{host: job that holds it}`.
 
     Returns:
-        The first job's name and its hosts (in the order of ranks), or None if it must wait or nobody does.
+        The first job's name and its hosts (best first), or None if it must wait or nobody does.
     """
     if not queue:
         return None

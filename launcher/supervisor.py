@@ -250,7 +250,7 @@ class Supervisor:
                 return
             name, hosts = decision
             self.queue.remove(name)
-            self._start(self.jobs[name], hosts)
+            self._start(self.jobs[name], self.pool.in_rank_order(hosts))
 
     def _start(self, job: JobRun, hosts: list[str], lost: str = "") -> None:
         self.pool.take(job.spec.name, hosts)
