@@ -59,6 +59,7 @@ class JobSpec:
 
     Attributes:
         name: unique among the jobs in the state folder.
+        job_id: unique for ever; a job that is resumed keeps it.
         workload: as registered.
         settings: `{parameter: text}` as the user gave them, without what was left at its default.
         config: every parameter with its value.
@@ -79,6 +80,7 @@ class JobSpec:
     """
 
     name: str
+    job_id: str
     workload: str
     settings: Mapping[str, str]
     config: Mapping[str, Any]

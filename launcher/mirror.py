@@ -1,5 +1,8 @@
 """A copy of a job's record beside its checkpoints: a head that is lost with its disk takes no job with it."""
 
+import datetime
+import json
+
 from etils import epath
 
 from launcher.job_folder import JobFolder, jobs_folder
@@ -32,16 +35,19 @@ def mirror_record(folder: JobFolder, storage: str) -> None:
     write_whole(target / "job.json", (folder.path / "job.json").read_text())  # last: with it the copy counts
 
 
-def fetch_record(storage: str, name: str) -> JobFolder | None:
+def fetch_record(root: str, name: str) -> JobFolder | None:
     """Brings a job's record back from the storage into the state folder; None if there is none.
 
     Args:
-        storage: folder or URL of the job's checkpoints.
-        name: of the job.
+        root: folder or URL below which each job has its own.
+        name: of the job; of several that had it, the one that was submitted last.
     """
-    source = as_path(storage) / RECORD
-    if not (source / "job.json").exists():
+    base = as_path(root)
+    copies = [folder / RECORD for folder in base.glob(f"{name}.*")] if base.exists() else []
+    found = {copy: json.loads((copy / "job.json").read_text()) for copy in copies if (copy / "job.json").exists()}
+    if not found:
         return None
+    source = max(found, key=lambda copy: datetime.datetime.fromisoformat(found[copy]["spec"]["submitted"]))
     target = epath.Path(jobs_folder() / name)
     for part in ("logs", "results", "plots"):
         (target / part).mkdir(parents=True, exist_ok=True)

@@ -7,19 +7,25 @@ from typing import Any
 
 from cluster.record import Cluster, home
 from launcher.errors import FailureError
+from launcher.job import JobSpec
 
 
-def storage_for(storage_path: str | None, job: str) -> str:
-    """A job's folder for checkpoints, below the cluster's `storage_path` or else below the state folder."""
+def storage_root(storage_path: str | None) -> str:
+    """Folder or URL below which every job has its own: the cluster's `storage_path`, or one in the state folder."""
     base = storage_path or str(home() / "storage")
     if "://" not in base:
         base = str(Path(base).expanduser())
-    return f"{base.rstrip('/')}/{job}"
+    return base.rstrip("/")
+
+
+def storage_for(storage_path: str | None, spec: JobSpec) -> str:
+    """A job's folder for checkpoints: never one of an earlier job of its name, or it would go on from there."""
+    return f"{storage_root(storage_path)}/{spec.name}.{spec.job_id}"
 
 
 async def probe_storage(cluster: Cluster, agents: Sequence[Any]) -> None:
     """Proves that every host reaches the storage, by writing on the first and reading on each."""
-    storage = storage_for(cluster.spec.storage_path, "")
+    storage = storage_root(cluster.spec.storage_path)
     name, text = f".probe-{uuid.uuid4().hex}", uuid.uuid4().hex
     try:
         await agents[0].write_storage.remote(storage, name, text)

@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import hashlib
 import importlib
+import secrets
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from launcher.job import NAME_RULE, InputFile, JobSpec, valid_name
 from launcher.job_folder import JobFolder, all_jobs, jobs_folder
 from launcher.mirror import fetch_record
 from launcher.protocol import Connection, Message
-from launcher.storage import storage_for
+from launcher.storage import storage_root
 from launcher.version_skew import require_same_launcher
 from workloads.errors import ConfigError
 from workloads.layout import Layout
@@ -75,6 +76,7 @@ def prepare(request: Request) -> Prepared:
     require_same_launcher(cluster, code)
     spec = JobSpec(
         name=name,
+        job_id=secrets.token_hex(6),
         workload=request.workload,
         settings=settings,
         config=dataclasses.asdict(config),
@@ -134,7 +136,7 @@ def _ended_job(name: str, cluster: Cluster) -> JobFolder:
     """The record of a job that may be resumed: it has ended, or its cluster has; from the storage if it is not here."""
     local: JobFolder | None = JobFolder(jobs_folder() / name)
     if local is None or not local.exists():
-        local = fetch_record(storage_for(cluster.spec.storage_path, name), name) if valid_name(name) else None
+        local = fetch_record(storage_root(cluster.spec.storage_path), name) if valid_name(name) else None
     if local is None:
         raise UserError(f"--resume {name}: no such job, here or in the storage of {cluster.name!r}")
     alive = Cluster.load(local.job()["cluster"])

@@ -208,8 +208,9 @@ class Supervisor:
 
     def _add(self, spec: JobSpec, folder: JobFolder) -> JobRun:
         cluster = self.cluster.spec
+        storage = folder.job().get("storage") or storage_for(cluster.storage_path, spec)  # where it has its checkpoints
         job = self.jobs[spec.name] = JobRun(
-            JobRecord(spec, folder, storage_for(cluster.storage_path, spec.name)),
+            JobRecord(spec, folder, storage),
             devices_per_host=cluster.devices_per_host,
             min_hosts=cluster.min_hosts or cluster.num_hosts,
         )

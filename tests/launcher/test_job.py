@@ -10,6 +10,7 @@ from launcher.job import NEXT_STATES, InputFile, JobSpec, JobState, check_transi
 
 SPEC = JobSpec(
     name="a",
+    job_id="b7",
     workload="psum-check",
     settings={"steps": "10"},
     config={"steps": 10, "size": 512, "data": None},

@@ -12,7 +12,7 @@ from launcher.job_folder import FORMAT, JobFolder, all_jobs, jobs_folder, settle
 
 def _spec(name: str, submitted: str = "2026-11-21T04:00:00.000+00:00") -> JobSpec:
     return JobSpec(
-        name=name, workload="psum-check", settings={}, config={}, seed=0, num_hosts=2, checkpoint_every=0,
+        name=name, job_id="b7", workload="psum-check", settings={}, config={}, seed=0, num_hosts=2, checkpoint_every=0,
         check_every=0, code_digest="", files={}, versions={}, submitted=submitted,
     )  # fmt: skip
 
