@@ -55,11 +55,13 @@ def first_cause(ends: Sequence[RankEnd]) -> FirstCause:
     if first.error is not None:
         error = first.error
         message = error["message"] + (_out_of_memory(same) if error["type"] == "MemoryError" else "")
+        cause = Cause(error.get("cause", Cause.FAILURE))
         return FirstCause(
             sentence=f"{where} raised {error['type']}"
             + (f"{during}: {message}" if "\n" in message else f": {message}{during}"),
-            details=error["traceback"].rstrip(),
-            cause=Cause(error.get("cause", Cause.FAILURE)),
+            # What our own checks found their sentence tells; where in our code is of no use, and on record.
+            details=error["traceback"].rstrip() if cause is Cause.FAILURE else "",
+            cause=cause,
             suspects=tuple(error.get("suspects", ())),
         )
     return FirstCause(

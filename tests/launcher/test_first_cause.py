@@ -43,6 +43,11 @@ def test_the_first_cause_is_named(ends: list[RankEnd], first_words: str) -> None
     assert first_cause(ends).sentence.startswith(first_words)
 
 
+def test_what_our_own_checks_found_comes_without_their_traceback() -> None:
+    refused = dataclasses.replace(RAISED, error={**(RAISED.error or {}), "cause": "refused"})
+    assert str(first_cause([refused])) == first_cause([RAISED]).sentence
+
+
 def test_a_python_error_comes_with_its_traceback() -> None:
     sentence, blank, *traceback = str(first_cause([RAISED])).splitlines()
     assert sentence == "rank 0 on host a raised ValueError: no data during 'load'"
