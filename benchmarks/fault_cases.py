@@ -95,14 +95,15 @@ class Injection:
         return " ".join(f"{self.case.kind} {place} step={self.step} {self.case.options}".split())
 
 
-def plan(times: int, num_hosts: int, devices_per_host: int) -> list[Injection]:
+def plan(times: int, num_hosts: int, devices_per_host: int, seed: int = SEED) -> list[Injection]:
     """Every case on every workload, so many times each, at seeded steps and places.
 
     Args:
         times: of each pair of case and workload.
         num_hosts, devices_per_host: what there is to hit.
+        seed: of steps and places.
     """
-    draw = random.Random(SEED)
+    draw = random.Random(seed)
     injections = []
     for case in CASES:
         for workload in WORKLOADS:

@@ -7,6 +7,7 @@ process of it is left. Nothing is retried; a failure is a row of the table and e
     --times N      each fault on each workload so many times, at seeded steps (default 20: hours)
     --sample N     every fault once and a seeded sample, N runs in all (minutes)
     --only KIND    one kind of fault
+    --seed N       of steps and places (default 7): another one hits elsewhere
     --slack X      bounds of X times the promised seconds, for a machine that others use too (default 1)
     --json FILE    every run, too
 """
@@ -24,7 +25,7 @@ import time
 from pathlib import Path
 
 from bench_cluster import Bench
-from fault_cases import Injection, plan, sample
+from fault_cases import SEED, Injection, plan, sample
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -133,10 +134,15 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=20)
     parser.add_argument("--sample", type=int)
     parser.add_argument("--only")
+    parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--slack", type=float, default=1.0)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    injections = [injection for injection in plan(options.times, 2, 2) if options.only in (None, injection.case.kind)]
+    injections = [
+        injection
+        for injection in plan(options.times, 2, 2, options.seed)
+        if options.only in (None, injection.case.kind)
+    ]
     if options.sample:
         injections = sample(injections, options.sample)
     folder = Path(tempfile.mkdtemp(prefix="slf-"))
