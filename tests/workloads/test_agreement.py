@@ -85,9 +85,8 @@ def test_a_rank_that_never_compiles_the_program_is_named() -> None:
     ],
 )
 def test_launches_that_differ_are_found_before_a_result(fault: str, expected: str) -> None:
-    # One device a host: collectives that do not belong together then meet in pairs, and end. With two, gloo now and then
-    # lets them wait for each other for ever, which only the supervisor can see (test_launch_ledger.py).
-    ranks = run_ranks(f"{PROGRAMS}:launches", num_hosts=2, devices_per_host=1, fault=fault)
+    # Few steps: of many collectives in flight that do not belong together, gloo now and then lets all wait for ever.
+    ranks = run_ranks(f"{PROGRAMS}:launches", num_hosts=2, devices_per_host=2, fault=fault, steps=6)
     for rank in ranks:
         assert rank["value"] is None
         assert expected in rank["error"]
