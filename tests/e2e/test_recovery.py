@@ -148,10 +148,11 @@ def test_a_replay_names_the_wrong_one_of_two_copies(cli: Cli, own: str) -> None:
         "--inject", "flip-bit leaf=params/embedding device=3 step=10", "--cluster", own,
     )  # fmt: skip
     assert "culprit unknown" in out
-    assert "attempt 2 restarts from step 5; it replays to step 10, to tell which copy was wrong" in out
+    # The checkpoint of step 5 is written in the background, and may not be committed yet.
+    assert re.search(r"attempt 2 (re)?starts from step [05].*; it replays to step 10, to tell which", out)
     (replayed,) = events(cli, "two-copies", "replayed")
     assert replayed["suspects"] == ["own-1"]
-    assert replayed["message"].startswith("replay from step 5 to 10 tells: the copy of params/embedding[")
+    assert re.match(r"replay from step [05] to 10 tells: the copy of params/embedding\[", replayed["message"])
     assert "(rank 1, host own-1) was wrong" in replayed["message"] and replayed["message"] in out
     suspects = {host["name"]: host["suspect"] for host in cli.json("status", own)["hosts"]}
     assert suspects == {"own-0": None, "own-1": f"job two-copies: {replayed['message']}"}
