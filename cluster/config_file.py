@@ -16,6 +16,7 @@ from cluster.spec import ClusterSpec
 _WHOLE_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _NUMBERS = ("num_hosts", "devices_per_host", "spares", "min_hosts")
 _MAPPINGS = ("provider", "env")
+_LISTS = ("provider.hosts",)
 _NULL = "tag:yaml.org,2002:null"
 
 Lines = dict[str, int]
@@ -99,12 +100,19 @@ def _pairs(mapping: yaml.MappingNode, prefix: str, lines: Lines) -> dict[str, ya
 
 
 def _mapping(key: str, node: yaml.Node, lines: Lines) -> Any:
-    """A mapping of texts; anything else is passed on as found, for `ClusterSpec` to refuse."""
+    """A mapping of texts and lists of texts; anything else is passed on as found, for `ClusterSpec` to refuse."""
     if key == "env" and node.tag == _NULL:
         return {}
     if not isinstance(node, yaml.MappingNode):
         return _text(node)
-    return {name: _text(value) for name, value in _pairs(node, f"{key}.", lines).items()}
+    return {
+        name: _texts(value) if f"{key}.{name}" in _LISTS else _text(value)
+        for name, value in _pairs(node, f"{key}.", lines).items()
+    }
+
+
+def _texts(node: yaml.Node) -> Any:
+    return [_text(item) for item in node.value] if isinstance(node, yaml.SequenceNode) else _text(node)
 
 
 def _text(node: yaml.Node) -> Any:

@@ -1,9 +1,10 @@
-"""The one process that owns the nodes of a local cluster: `python -m cluster.holder FOLDER`.
+"""The one process of a machine that owns the cluster's Ray nodes there: `python -m cluster.holder FOLDER`.
 
-Ray's nodes are started here from threads, all workers at once (one after another costs twice the time). The kernel
-ends a raylet with the thread that forked it, so the threads wait for ever, and whatever ends this process, a SIGKILL
-included, ends every node. What a raylet leaves behind ends by itself: agents watch their parent, ranks their lease.
-A rank that was frozen (SIGSTOP) cannot; it is ended here.
+On a laptop it owns all hosts of the cluster, elsewhere the one that the machine is. Nodes are started from threads, all
+workers at once (one after another costs twice the time). The kernel ends a raylet with the thread that forked it, so
+the threads wait for ever, and whatever ends this process, a SIGKILL included, ends every node. What a raylet leaves
+behind ends by itself: agents watch their parent, ranks their lease. A rank that was frozen (SIGSTOP) cannot; it is
+ended here.
 """
 
 import datetime
@@ -11,6 +12,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import sys
 import threading
 import time
@@ -21,67 +23,72 @@ from ray._private.node import Node
 from ray._private.parameter import RayParams
 
 from cluster.host_node import HostNode
+from cluster.machine import HostRequest, MachineUp, Request, read_head_address
 from cluster.processes import ProcessId, end_processes, marked_processes
-from cluster.record import Cluster, Host, write_json
-from cluster.spec import ClusterSpec
+from cluster.record import write_json
 
 OBJECT_STORE_BYTES = 128 * 2**20  # a laptop's; what passes through is code, logs and results
-ADDRESS = "127.0.0.1"
 WATCH_PERIOD_S = 0.5
+JOIN_TIMEOUT_S = 110.0
 
 
 class Nodes:
-    """All Ray nodes of the cluster, the head among them."""
+    """The Ray nodes of this machine, the head among them if it is here.
 
-    def __init__(self, spec: ClusterSpec, request: dict[str, Any], folder: Path):
-        self.spec = spec
+    Args:
+        request: what was asked of this machine.
+        folder: of the cluster.
+    """
+
+    def __init__(self, request: Request, folder: Path):
         self.request = request
         self.folder = folder
-        self.names = [f"{spec.name}-{index}" for index in range(spec.num_hosts + spec.spares)]
         self.nodes: dict[str, Node] = {}
         self.failure: str | None = None
 
     def start(self) -> None:
-        """Starts the head, then all other nodes at once.
+        """Starts the head if it is here, then all other nodes at once.
 
         Raises:
             RuntimeError: naming the host that did not start.
         """
-        head = self._node(0, None)
-        self.nodes[self.names[0]] = head
-        for index in range(1, len(self.names)):
-            threading.Thread(target=self._start_and_stay, args=(index, head), daemon=True).start()
-        while len(self.nodes) < len(self.names):
+        first, *others = self.request.hosts
+        gcs_address = None if self.request.has_head else wait_for_head(self.folder)
+        self.nodes[first.name] = head = self._node(first, gcs_address, None)
+        for host in others:
+            threading.Thread(target=self._start_and_stay, args=(host, head), daemon=True).start()
+        while len(self.nodes) < len(self.request.hosts):
             if self.failure:
                 raise RuntimeError(self.failure)
             time.sleep(0.01)
 
-    def _start_and_stay(self, index: int, head: Node) -> None:
+    def _start_and_stay(self, host: HostRequest, head: Node) -> None:
         try:
-            node = self._node(index, head)
+            node = self._node(host, head.gcs_address, head)
         except BaseException as error:
-            self.failure = f"host {self.names[index]}: {error!r}"
+            self.failure = f"host {host.name}: {error!r}"
             raise
-        self.nodes[self.names[index]] = node
+        self.nodes[host.name] = node
         threading.Event().wait()  # the raylet dies with this thread
 
-    def _node(self, index: int, head: Node | None) -> Node:
-        name = self.names[index]
-        host_folder = self.folder / "hosts" / name
+    def _node(self, host: HostRequest, gcs_address: str | None, beside: Node | None) -> Node:
+        """Starts a node: the head without `gcs_address`; `beside` another one that is on this machine."""
+        host_folder = self.folder / "hosts" / host.name
         host_folder.mkdir(parents=True, exist_ok=True)
-        place: dict[str, Any] = {"temp_dir": self.request["ray_folder"]}
-        if head is not None:
-            sockets = head.get_sockets_dir_path()
+        place: dict[str, Any] = {"temp_dir": self.request.ray_folder}
+        if gcs_address is not None:
+            place["gcs_address"] = gcs_address
+        if beside is not None:
+            sockets = beside.get_sockets_dir_path()
             place |= {
-                "gcs_address": head.gcs_address,
-                "raylet_socket_name": f"{sockets}/raylet.{index}",  # by default all nodes want the same name
-                "plasma_store_socket_name": f"{sockets}/plasma.{index}",
+                "raylet_socket_name": f"{sockets}/raylet.{host.index}",  # by default all nodes want the same name
+                "plasma_store_socket_name": f"{sockets}/plasma.{host.index}",
             }
         parameters = RayParams(
-            node_ip_address=ADDRESS,
-            node_name=name,
-            labels={"spmd-launch/host": name},
-            num_cpus=2 if head is None else 1,  # our agent, and the supervisor on the head: Ray starts a worker each
+            node_ip_address=host.address,
+            node_name=host.name,
+            labels={"spmd-launch/host": host.name},
+            num_cpus=1 if gcs_address else 2,  # our agent, and the supervisor on the head: Ray starts a worker each
             num_gpus=0,
             object_store_memory=OBJECT_STORE_BYTES,
             min_worker_port=0,
@@ -92,34 +99,22 @@ class Nodes:
             include_dashboard=False,
             include_log_monitor=False,
             no_monitor=True,
-            env_vars=self.request["node_env"] | {"SPMD_LAUNCH_HOST_FOLDER": str(host_folder)},
+            env_vars={**self.request.node_env, "SPMD_LAUNCH_HOST_FOLDER": str(host_folder)},
             **place,
         )
-        return HostNode(parameters, head=head is None, shutdown_at_exit=False, spawn_reaper=True)
+        return HostNode(parameters, head=gcs_address is None, shutdown_at_exit=False, spawn_reaper=True)
 
-    def record(self) -> Cluster:
-        head = self.nodes[self.names[0]]
-        return Cluster(
-            spec=self.spec,
-            cluster_id=self.request["cluster_id"],
+    def report(self) -> MachineUp:
+        first = self.nodes[self.request.hosts[0].name]
+        return MachineUp(
             holder=ProcessId.current(),
-            gcs_address=head.gcs_address,
-            ray_folder=self.request["ray_folder"],
-            hosts=tuple(
-                Host(
-                    index=index,
-                    name=name,
-                    node_id=self.nodes[name].node_id,
-                    address=ADDRESS,
-                    folder=str(self.folder / "hosts" / name),
-                )
-                for index, name in enumerate(self.names)
-            ),
-            created=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+            gcs_address=first.gcs_address,
+            node_ids={name: node.node_id for name, node in self.nodes.items()},
         )
 
-    def head_is_dead(self) -> bool:
-        return bool(self.nodes[self.names[0]].dead_processes())
+    def first_is_dead(self) -> bool:
+        """Whether the head is, or on a machine of one host that host."""
+        return bool(self.nodes[self.request.hosts[0].name].dead_processes())
 
     def end_lost_hosts(self) -> None:
         """Ends what is left of each host whose raylet has died."""
@@ -161,29 +156,52 @@ def log(message: str) -> None:
     print(f"{datetime.datetime.now().isoformat(timespec='milliseconds')} {message}", file=sys.stderr, flush=True)
 
 
+def wait_for_head(folder: Path) -> str:
+    """The address of the head's control service, which is told when the head is up; it answers before this returns.
+
+    Raises:
+        RuntimeError: it was not told, or it does not answer.
+    """
+    deadline = time.monotonic() + JOIN_TIMEOUT_S
+    while (address := read_head_address(folder)) is None:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the head was not up after {JOIN_TIMEOUT_S:g} s")
+        time.sleep(0.02)
+    host, _, port = address.rpartition(":")
+    while True:
+        try:
+            socket.create_connection((host, int(port)), timeout=2.0).close()
+            return address
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the head's control service at {address} cannot be reached: {error}") from error
+            time.sleep(0.1)
+
+
 def main(folder: Path) -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    request = json.loads((folder / "request.json").read_text())
-    nodes = Nodes(ClusterSpec.from_json(request["spec"]), request, folder)
-    os.makedirs(request["ray_folder"], mode=0o700)
+    request = Request.load(folder)
+    nodes = Nodes(request, folder)
+    os.makedirs(request.ray_folder, mode=0o700)
     try:
         nodes.start()
-        nodes.record().save()
+        nodes.report().save(folder)
         log(f"{len(nodes.nodes)} host(s) up")
         while not stop.wait(WATCH_PERIOD_S):
-            if nodes.head_is_dead():
-                log("the head's Ray processes died: ending the cluster")
-                write_json(folder / "ended.json", {"why": "the head's Ray processes died"})
+            if nodes.first_is_dead():
+                why = f"the Ray processes of {request.hosts[0].name} died"
+                log(f"{why}: ending what this machine has of the cluster")
+                write_json(folder / "ended.json", {"why": why})
                 return 1
             nodes.end_lost_hosts()
-            end_abandoned_ranks(folder, request["cluster_id"])
+            end_abandoned_ranks(folder, request.cluster_id)
         return 0
     finally:
         nodes.stop()
-        end_processes(marked_processes(request["cluster_id"], ProcessId.current()), grace_s=1.0)
-        shutil.rmtree(request["ray_folder"], ignore_errors=True)
+        end_processes(marked_processes(request.cluster_id, ProcessId.current()), grace_s=1.0)
+        shutil.rmtree(request.ray_folder, ignore_errors=True)
         log("ended")
 
 

@@ -1,43 +1,76 @@
 """The small interface behind which hosts are made. A new kind of machine is a new provider, nothing else."""
 
-from collections.abc import Callable, Mapping
+import subprocess
+from collections.abc import Callable
 from typing import Protocol
 
+from cluster.place_code import Code
 from cluster.record import Cluster
 from cluster.spec import ClusterSpec
 
+Say = Callable[[str], None]
+
 
 class Provider(Protocol):
-    """Makes hosts that are Ray nodes, and unmakes them. Every method may be called again after it was interrupted."""
+    """Makes the hosts of one cluster, and unmakes them. Every method may be called again after it was interrupted."""
 
-    def create(self, spec: ClusterSpec, node_env: Mapping[str, str], say: Callable[[str], None]) -> Cluster:
-        """Starts all hosts, in parallel where it can, and records them.
-
-        Args:
-            spec: what is asked for.
-            node_env: variables for the Ray processes of every host.
-            say: receives one line for each thing a waiting person wants to know.
+    def find(self) -> Cluster | None:
+        """The cluster of that name that is up already, maybe brought up by another client; None if there is none.
 
         Raises:
-            ClusterError: what failed and on which host; whatever was half made is gone again.
+            ClusterError: the hosts cannot be asked.
         """
         ...
 
-    def delete(self, name: str) -> list[str]:
-        """Ends every process of the cluster and removes what it wrote outside jobs and checkpoints.
+    def create(self, code: Code, say: Say, head_has_code: Callable[[], None]) -> Cluster:
+        """Starts all hosts as Ray nodes, in parallel where it can.
+
+        Args:
+            code: what the processes of every host run.
+            say: receives one line for each thing a waiting person wants to know.
+            head_has_code: called once as soon as `start_on_head` may be.
 
         Returns:
-            One line for each thing that had to be forced; empty after a clean end.
+            The cluster as its head is to record it.
+
+        Raises:
+            ClusterError: what failed and on which host; whatever was half made is gone again, or named.
         """
         ...
 
-    def ray_environment(self, name: str) -> dict[str, str]:
-        """Variables that a process needs before it imports Ray to reach this cluster, and no other."""
+    def start_on_head(self, module: str, code: Code) -> subprocess.Popen[bytes]:
+        """`python -m MODULE` on the head's machine with the cluster's code; all three streams are pipes."""
+        ...
+
+    def attach(self, cluster: Cluster) -> Cluster:
+        """The cluster as this client records it, now done: with a socket here that leads to its supervisor.
+
+        Raises:
+            ClusterError: the head cannot be reached.
+        """
+        ...
+
+    def delete(self, code: Code, *, purge: bool = False) -> list[str]:
+        """Ends every process of the cluster and removes what it wrote outside jobs and checkpoints.
+
+        Args:
+            code: as for `create`.
+            purge: remove from the hosts all that was ever written there by us, jobs, checkpoints and environments too.
+
+        Returns:
+            One line for each thing that had to be forced, or could not be done; empty after a clean end.
+        """
+        ...
+
+    def close(self) -> None:
+        """Ends connections that were opened on the way; the cluster stays as it is."""
         ...
 
 
-def provider_for(kind: str) -> Provider:
-    """The provider of that name, as in `provider: {type: ...}`."""
+def provider_for(spec: ClusterSpec) -> Provider:
+    """The provider that the cluster file asks for, as in `provider: {type: ...}`."""
     from cluster.local import LocalProvider  # here, because the providers import this module
+    from cluster.ssh_provider import SshProvider
 
-    return {"local": LocalProvider}[kind]()
+    kinds: dict[str, Callable[[ClusterSpec], Provider]] = {"local": LocalProvider, "ssh": SshProvider}
+    return kinds[spec.provider.type](spec)

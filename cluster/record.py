@@ -38,6 +38,25 @@ def cluster_names() -> list[str]:
     return sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
 
 
+def save_spec(spec: ClusterSpec) -> None:
+    """Keeps what was asked for, before anything is begun: with it, what was half made can be removed."""
+    cluster_folder(spec.name).mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_json(cluster_folder(spec.name) / "spec.json", spec.to_json())
+
+
+def load_spec(name: str) -> ClusterSpec:
+    """What was asked for under that name.
+
+    Raises:
+        ClusterError: another version of this code has written it, or it is gone.
+    """
+    path = cluster_folder(name) / "spec.json"
+    try:
+        return ClusterSpec.from_json(json.loads(path.read_text()))
+    except (FileNotFoundError, ClusterConfigError) as error:
+        raise ClusterError(f"cluster {name!r}: {path} is missing or of another version ({error})") from error
+
+
 def write_json(path: Path, value: Any) -> None:
     """Writes JSON so that a reader sees the old file or the new one, never half of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -77,20 +96,22 @@ class Cluster:
         cluster_id: unique per `up`; every process of the cluster carries it, see `cluster.processes.MARKER`.
         holder: the process that owns the nodes.
         gcs_address: host:port of Ray's control service.
-        ray_folder: Ray's temporary folder, with our socket in it.
+        run_folder: a short folder for sockets: on the head Ray's temporary one, elsewhere one of this client's.
         hosts: in the order of ranks.
         created: local time, ISO 8601.
         launcher_digest: of the code that its processes run, see `launcher.version_skew`; '' until all are started.
+        head_socket: the supervisor's socket on the head, in the record of a client that is not the head; else ''.
     """
 
     spec: ClusterSpec
     cluster_id: str
     holder: ProcessId
     gcs_address: str
-    ray_folder: str
+    run_folder: str
     hosts: tuple[Host, ...]
     created: str
     launcher_digest: str = ""
+    head_socket: str = ""
 
     @property
     def name(self) -> str:
@@ -103,14 +124,35 @@ class Cluster:
     @property
     def socket(self) -> Path:
         """Where the supervisor listens; short, because a Unix socket's path has at most 107 bytes."""
-        return Path(self.ray_folder) / "supervisor.sock"
+        return Path(self.run_folder) / "supervisor.sock"
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether its head is another machine than this one."""
+        return bool(self.head_socket)
+
+    def seen_from_elsewhere(self, spec: ClusterSpec, run_folder: str) -> "Cluster":
+        """The record of a client that is not the head.
+
+        Args:
+            spec: the client's, with its own way to the hosts.
+            run_folder: the client's.
+        """
+        return dataclasses.replace(self, spec=spec, run_folder=run_folder, head_socket=str(self.socket))
 
     def alive(self) -> bool:
-        return self.holder.alive()
+        """Whether it runs; of a remote one, whether its head can be reached (again), which may take seconds."""
+        if not self.is_remote:
+            return self.holder.alive()
+        from cluster.tunnel import Tunnel  # here, because it imports this module
+
+        return Tunnel(self).open()
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self) | {"format": 1, "spec": self.spec.to_json()}
 
     def save(self) -> None:
-        value = dataclasses.asdict(self) | {"format": 1, "spec": self.spec.to_json()}
-        write_json(self.folder / "cluster.json", value)
+        write_json(self.folder / "cluster.json", self.to_json())
 
     @classmethod
     def load(cls, name: str) -> "Cluster | None":
@@ -123,16 +165,26 @@ class Cluster:
             value = json.loads((cluster_folder(name) / "cluster.json").read_text())
         except FileNotFoundError:
             return None
+        return cls.from_json(name, value)
+
+    @classmethod
+    def from_json(cls, name: str, value: dict[str, Any]) -> "Cluster":
+        """The inverse of `to_json`, of a cluster of that name.
+
+        Raises:
+            ClusterError: another version of this code has written it.
+        """
         try:
             return cls(
                 spec=ClusterSpec.from_json(value["spec"]),
                 cluster_id=value["cluster_id"],
                 holder=ProcessId.from_json(value["holder"]),
                 gcs_address=value["gcs_address"],
-                ray_folder=value["ray_folder"],
+                run_folder=value["run_folder"],
                 hosts=tuple(Host(**host) for host in value["hosts"]),
                 created=value["created"],
-                launcher_digest=value.get("launcher_digest", ""),
+                launcher_digest=value["launcher_digest"],
+                head_socket=value["head_socket"],
             )
         except (KeyError, TypeError, ClusterConfigError) as error:
             raise ClusterError(

@@ -24,10 +24,75 @@ class LocalProviderSpec:
     accelerators: ClassVar[tuple[str, ...]] = ("cpu",)
 
 
-ProviderSpec = LocalProviderSpec  # becomes a union as providers are added
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SshProviderSpec:
+    """Machines that are there already and have an sshd.
+
+    Attributes:
+        hosts: `[user@]name[:port]` each; a name of ~/.ssh/config works. The first is the head.
+        user: for hosts that do not say theirs; None: as ssh decides.
+        identity_file: a private key; None: as ssh decides.
+    """
+
+    type: ClassVar[str] = "ssh"
+    accelerators: ClassVar[tuple[str, ...]] = ("cpu",)
+    hosts: tuple[str, ...]
+    user: str | None = None
+    identity_file: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_hosts(self.hosts)
+        object.__setattr__(self, "hosts", tuple(self.hosts))  # JSON has no tuples
+        if self.user is not None and not (isinstance(self.user, str) and re.fullmatch(_USER, self.user)):
+            raise ClusterConfigError("provider.user", f"must be a user's name, not {self.user!r}")
+        if self.identity_file is not None and not (isinstance(self.identity_file, str) and self.identity_file):
+            raise ClusterConfigError("provider.identity_file", f"must be a file, not {self.identity_file!r}")
+
+
+ProviderSpec = LocalProviderSpec | SshProviderSpec
 
 # The open set of providers: a new one is a frozen dataclass with `type` and `accelerators`, and a row here.
-PROVIDERS: Mapping[str, type[ProviderSpec]] = {spec.type: spec for spec in (LocalProviderSpec,)}
+PROVIDERS: Mapping[str, type[ProviderSpec]] = {spec.type: spec for spec in (LocalProviderSpec, SshProviderSpec)}
+
+# None of these can begin with a dash, which ssh would take for an option.
+_USER = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
+_HOST = rf"(?:(?P<user>{_USER})@)?(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{{1,5}}))?"
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A host as a cluster file names it: where ssh goes."""
+
+    name: str
+    user: str | None = None
+    port: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "Target":
+        """The inverse of what a person writes: `[user@]name[:port]`, an IPv6 address in brackets.
+
+        Raises:
+            ClusterConfigError: it is none.
+        """
+        match = re.fullmatch(_HOST, text) if isinstance(text, str) else None
+        if match is None or not 0 < int(match["port"] or 22) < 2**16:
+            raise ClusterConfigError("provider.hosts", f"each must be [user@]name[:port], not {text!r}")
+        return cls(match["name"].strip("[]"), match["user"], int(match["port"]) if match["port"] else None)
+
+    @property
+    def label(self) -> str:
+        """What we call the host: its name, with the port where one is given."""
+        name = self.name.replace(":", "-")
+        return name if self.port is None else f"{name}-{self.port}"
+
+
+def _check_hosts(hosts: Any) -> None:
+    if not isinstance(hosts, list | tuple) or not hosts:
+        raise ClusterConfigError("provider.hosts", f"must be a list of [user@]name[:port], not {hosts!r}")
+    labels = [Target.parse(host).label for host in hosts]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise ClusterConfigError("provider.hosts", f"{label} is there {labels.count(label)} times")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,6 +108,8 @@ class ClusterSpec:
         spares: hosts beyond num_hosts that stand in for lost ones; 0 to 63, with num_hosts at most 64.
         min_hosts: the fewest hosts on which a job goes on that has lost one and finds no other; None: num_hosts.
         env: variables for every rank, text to text.
+        python: what runs on hosts that are not this machine: a version such as "3.12", of which an environment is made
+            there, or an absolute path to the interpreter of one that is there; None: the version that runs here.
         storage_path: where checkpoints go: an absolute folder (`~` is expanded at use, on the host that uses it),
             `gs://` or `s3://`; None: a folder of the provider's choice.
 
@@ -58,6 +125,7 @@ class ClusterSpec:
     spares: int = 0
     min_hosts: int | None = None
     env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    python: str | None = None
     storage_path: str | None = None
 
     def __post_init__(self) -> None:
@@ -71,6 +139,10 @@ class ClusterSpec:
             _check_count("min_hosts", self.min_hosts, self.num_hosts)
         _check_accelerator(self.accelerator, self.provider)
         _check_env(self.env)
+        if isinstance(self.provider, SshProviderSpec):
+            _check_enough_hosts(self.provider, self.num_hosts, self.spares)
+        if self.python is not None:
+            _check_python(self.python, self.provider)
         if self.storage_path is not None:
             _check_storage_path(self.storage_path)
 
@@ -89,8 +161,13 @@ class ClusterSpec:
         Raises:
             ClusterConfigError: also for keys that are missing or that this version does not know.
         """
-        check_keys(value, cls)
-        return cls(**{**value, "provider": provider_from_json(value["provider"])})
+        given = dict(value)
+        if "provider" in given:
+            given["provider"] = provider_from_json(given["provider"])
+            if isinstance(given["provider"], SshProviderSpec) and isinstance(given.get("spares", 0), int):
+                given.setdefault("num_hosts", len(given["provider"].hosts) - given.get("spares", 0))
+        check_keys(given, cls)
+        return cls(**given)
 
 
 def provider_from_json(value: Any) -> ProviderSpec:
@@ -168,6 +245,23 @@ def _check_name(name: Any) -> None:
 def _check_count(key: str, value: Any, maximum: int, minimum: int = 1) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= maximum:
         raise ClusterConfigError(key, f"must be a whole number from {minimum} to {maximum}, not {value!r}")
+
+
+def _check_enough_hosts(provider: SshProviderSpec, num_hosts: int, spares: int) -> None:
+    if num_hosts + spares != len(provider.hosts):
+        raise ClusterConfigError(
+            "num_hosts",
+            f"with the spares must be the {len(provider.hosts)} hosts of the provider, not {num_hosts} and {spares}",
+        )
+
+
+def _check_python(python: Any, provider: ProviderSpec) -> None:
+    if provider.type == "local":
+        raise ClusterConfigError("python", "is for other machines; a local cluster runs the Python of this command")
+    if not isinstance(python, str) or not re.fullmatch(r"3\.1[1-3]|/[^\0\n]+", python):
+        raise ClusterConfigError(
+            "python", f'must be "3.11", "3.12", "3.13" or the absolute path of an interpreter, not {python!r}'
+        )
 
 
 def _check_accelerator(accelerator: Any, provider: ProviderSpec) -> None:

@@ -93,7 +93,7 @@ def assert_nothing_left(record: dict[str, Any], home: Path) -> None:
     """No process, no port, no temporary folder of a cluster that is down."""
     left = processes_of(record)
     assert not left, [process.cmdline() for process in left]
-    assert not Path(record["ray_folder"]).exists()
+    assert not Path(record["run_folder"]).exists()
     assert not (home / "clusters" / record["spec"]["name"]).exists()
     port = int(record["gcs_address"].rpartition(":")[2])
     listening = {c.laddr.port for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN}

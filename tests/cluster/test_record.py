@@ -39,7 +39,7 @@ def _cluster(name: str = "laptop") -> Cluster:
     )
     return Cluster(
         spec=spec, cluster_id=cluster_id, holder=ProcessId.current(), gcs_address="127.0.0.1:6379",
-        ray_folder=short_folder(cluster_id), hosts=hosts, created="2026-11-21T04:00:00+00:00",
+        run_folder=short_folder(cluster_id), hosts=hosts, created="2026-11-21T04:00:00+00:00",
     )  # fmt: skip
 
 
@@ -97,8 +97,8 @@ def test_a_cluster_runs_as_long_as_its_holder() -> None:
 
 def test_sockets_have_short_paths_of_their_own() -> None:
     first, second = _cluster(), _cluster()
-    assert first.ray_folder != second.ray_folder
-    longest = f"{first.ray_folder}/session_2026-11-21_04-00-00_000000_4194304/sockets/plasma_store.63"
+    assert first.run_folder != second.run_folder
+    longest = f"{first.run_folder}/session_2026-11-21_04-00-00_000000_4194304/sockets/plasma_store.63"
     assert len(longest.encode()) <= 107 and len(str(first.socket).encode()) <= 107
 
 

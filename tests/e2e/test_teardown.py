@@ -95,7 +95,7 @@ def test_holder_killed_with_a_frozen_rank(victim: Victim) -> None:
     assert "spmd-launch down" in victim.cli("status", victim.name)
     victim.cli("up", str(victim.cli.home / f"{victim.name}.yaml"))  # `up` cleans what the dead one left
     assert victim.cli.job(victim.job)["state"] == "FAILED"
-    assert not Path(victim.record["ray_folder"]).exists()
+    assert not Path(victim.record["run_folder"]).exists()
     victim.record = victim.cli.record(victim.name)
 
 

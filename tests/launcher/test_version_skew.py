@@ -46,7 +46,7 @@ def test_only_the_code_that_hosts_run_counts(tmp_path: Path, file: str, same: bo
 def _cluster(digest: str) -> Cluster:
     return Cluster(
         spec=ClusterSpec(name="laptop", provider=LocalProviderSpec(), num_hosts=1, devices_per_host=1),
-        cluster_id="x", holder=ProcessId.current(), gcs_address="", ray_folder="", hosts=(), created="",
+        cluster_id="x", holder=ProcessId.current(), gcs_address="", run_folder="", hosts=(), created="",
         launcher_digest=digest,
     )  # fmt: skip
 

@@ -1,0 +1,156 @@
+"""Looks at a machine before anything of ours is on it; sent as it is and run by `python3 -`, so it needs no package.
+
+Standard library only, Python 3.8 and later. Prints one JSON object; see `cluster.host_facts` for what is made of it.
+"""
+
+import json
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+import time
+
+
+def main(name, host, python, marker):
+    home = os.path.join(os.path.expanduser("~"), ".spmd-launch", "hosts", host)
+    print(
+        json.dumps(
+            {
+                "home": home,
+                "address": (os.environ.get("SSH_CONNECTION") or "").split(" ")[2:3],
+                "hostname": socket.gethostname(),
+                "resolves_to": resolve(socket.gethostname()),
+                "clock": time.time(),
+                "free_bytes": free_bytes(home),
+                "writable": writable(home),
+                "free_shm_bytes": free_bytes("/dev/shm"),
+                "machine": platform.machine(),
+                "system": platform.system(),
+                "python": look_at_python(python),
+                "uv": shutil.which("uv") or "",
+                "environments": environments(home),
+                "cluster": left_of(home, name),
+                "processes": our_processes(marker),
+            }
+        )
+    )
+
+
+def resolve(hostname):
+    try:
+        return sorted({info[4][0] for info in socket.getaddrinfo(hostname, None, socket.AF_INET)})
+    except OSError:
+        return []
+
+
+def free_bytes(path):
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    try:
+        return shutil.disk_usage(path).free
+    except OSError:
+        return -1
+
+
+def writable(path):
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        probe = os.path.join(path, ".probe")
+        with open(probe, "w") as file:
+            file.write("x" * 4096)
+            file.flush()
+            os.fsync(file.fileno())
+        os.unlink(probe)
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def look_at_python(python):
+    """Version and the packages that matter, of an interpreter given by its path."""
+    if not python.startswith("/"):
+        return {}
+    code = (
+        "import sys, json; from importlib import metadata as m\n"
+        "found = {}\n"
+        "for p in ('ray', 'jax', 'jaxlib', 'numpy', 'psutil'):\n"
+        "    try: found[p] = m.version(p)\n"
+        "    except m.PackageNotFoundError: found[p] = ''\n"
+        "print(json.dumps({'version': '%d.%d.%d' % sys.version_info[:3], 'packages': found}))"
+    )
+    try:
+        done = subprocess.run([python, "-c", code], capture_output=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return {"error": str(error)}
+    if done.returncode:
+        return {"error": (done.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1]}
+    return json.loads(done.stdout.decode())
+
+
+def environments(home):
+    """Those that were made whole here: `{key: interpreter}`."""
+    base = os.path.join(home, "env")
+    keys = os.listdir(base) if os.path.isdir(base) else []
+    return {k: os.path.join(base, k, "bin/python") for k in keys if os.path.exists(os.path.join(base, k, ".ready"))}
+
+
+def left_of(home, name):
+    """What a cluster of this name has here: its record, where there is one, and whether its holder lives."""
+    folder = os.path.join(home, "clusters", name)
+    if not os.path.isdir(folder):
+        return None
+    holder = read_json(os.path.join(folder, "holder.json")) or {}
+    return {
+        "record": read_json(os.path.join(folder, "cluster.json")),
+        "holder_lives": start_time(holder.get("pid", -1)) == holder.get("started"),
+    }
+
+
+def read_json(path):
+    try:
+        with open(path) as file:
+            return json.load(file)
+    except (OSError, ValueError):
+        return None
+
+
+def our_processes(marker):
+    """Processes of any cluster of ours: pid, seconds since it started, cluster id, command."""
+    found = []
+    for entry in os.listdir("/proc") if os.path.isdir("/proc") else []:
+        if not entry.isdigit():
+            continue
+        try:
+            with open(f"/proc/{entry}/environ", "rb") as file:
+                variables = file.read().split(b"\0")
+            with open(f"/proc/{entry}/cmdline", "rb") as file:
+                command = file.read().replace(b"\0", b" ").decode(errors="replace").strip()
+        except OSError:
+            continue  # ended meanwhile, or another user's
+        ids = [v.split(b"=", 1)[1].decode(errors="replace") for v in variables if v.startswith(marker.encode() + b"=")]
+        if ids and int(entry) != os.getpid():
+            found.append({"pid": int(entry), "age_s": age(int(entry)), "cluster_id": ids[0], "command": command[:80]})
+    return found
+
+
+def start_time(pid):
+    """In clock ticks since boot, as `cluster.processes` names a process; None if there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        return None if fields[0] in (b"Z", b"X") else float(fields[19])
+    except OSError:
+        return None
+
+
+def age(pid):
+    started = start_time(pid)
+    with open("/proc/uptime") as file:
+        uptime = float(file.read().split()[0])
+    return 0.0 if started is None else round(uptime - started / os.sysconf("SC_CLK_TCK"), 1)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,163 @@
+"""One machine that ssh reaches: what is there, and what we ask of it."""
+
+import json
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from cluster.errors import ClusterError
+from cluster.host_environment import host_python
+from cluster.host_facts import MachineFacts
+from cluster.machine import MachineUp, Request, ray_environment
+from cluster.place_code import Code
+from cluster.processes import MARKER
+from cluster.provider import Say
+from cluster.spec import ClusterSpec
+from cluster.ssh import Ssh
+
+CHECK_TIMEOUT_S = 90.0
+START_TIMEOUT_S = 150.0
+REMOVE_TIMEOUT_S = 60.0
+SENT_SOURCES = Path(__file__).parent
+
+
+class RemoteMachine:
+    """A machine of a cluster.
+
+    Args:
+        ssh: the way to it.
+        spec: of the cluster.
+    """
+
+    def __init__(self, ssh: Ssh, spec: ClusterSpec):
+        self.ssh = ssh
+        self.spec = spec
+        self.host = ssh.target.label
+        self._facts: MachineFacts | None = None
+        self._python = ""
+        self._starting: subprocess.Popen[bytes] | None = None
+
+    @property
+    def known(self) -> MachineFacts:
+        """What `look` has found."""
+        assert self._facts is not None
+        return self._facts
+
+    @property
+    def folder(self) -> Path:
+        """The cluster's folder there."""
+        return Path(self.known.home) / "clusters" / self.spec.name
+
+    def look(self) -> MachineFacts:
+        """Looks at it, once.
+
+        Raises:
+            SshError: it cannot be reached, or has no python3 that could look.
+        """
+        if self._facts is None:
+            script = (SENT_SOURCES / "host_check.py").read_bytes()
+            command = ["python3", "-", self.spec.name, self.host, self.spec.python or "", MARKER]
+            answer = self.ssh.run(command, script, CHECK_TIMEOUT_S)
+            self._facts = MachineFacts.from_json(self.host, json.loads(answer), time.time())
+        return self._facts
+
+    def prepare(self, code: Code, say: Say) -> None:
+        """Gives it its Python, and ends what an earlier cluster of this name has left.
+
+        Raises:
+            SshError: the Python could not be made.
+        """
+        self._python = host_python(self.ssh, self.known, self.spec.python, say)
+        if self.known.cluster is not None:
+            say(f"{self.host}: cleaning up what an earlier cluster {self.spec.name!r} left")
+            self._remove(code)
+
+    def start(self, code: Code, *arguments: str) -> subprocess.Popen[bytes]:
+        """Puts our code there and goes on with `python ARGUMENTS`, which reads what is written next."""
+        if not self._python:
+            self.look()
+            self._python = host_python(self.ssh, self.known, self.spec.python, lambda _: None)
+        script = (SENT_SOURCES / "place_code.py").read_text()
+        header = {
+            "home": self.known.home,
+            "cluster": self.spec.name,
+            "digest": code.digest,
+            "num_bytes": len(code.archive),
+            "environment": ray_environment(self.folder, self.known.address),
+            "then": arguments,
+        }
+        process = self.ssh.start([self._python, "-c", script])
+        _write(process, json.dumps(header).encode() + b"\n" + code.archive)
+        return process
+
+    def begin(self, code: Code, request: Request, token: str) -> None:
+        """Orders it to start its holder; the token goes over the connection, never into a command line."""
+        self._starting = self.start(code, "-m", "cluster.on_machine", "start")
+        _write(self._starting, _line({"name": self.spec.name, "request": request.to_json(), "token": token}))
+
+    def join(self, gcs_address: str) -> MachineUp:
+        """Tells it where the head is, and waits until it is up."""
+        assert self._starting is not None
+        _write(self._starting, _line(gcs_address))
+        return self.wait_until_up()
+
+    def wait_until_up(self) -> MachineUp:
+        """Waits for the answer to `begin`.
+
+        Raises:
+            SshError: why it did not start.
+        """
+        process, self._starting = self._starting, None
+        assert process is not None and process.stdout is not None and process.stderr is not None
+        limit = threading.Timer(START_TIMEOUT_S, process.kill)
+        limit.start()
+        try:
+            answer = process.stdout.readline()  # its input stays open until then: see `cluster.on_machine`
+            _, errors = process.communicate()
+        finally:
+            limit.cancel()
+        self.ssh.check(process, errors)
+        if not answer:
+            raise ClusterError(f"host {self.host}: was not up after {START_TIMEOUT_S:g} s")
+        return MachineUp.from_json(json.loads(answer))
+
+    def abandon(self) -> None:
+        """Takes back an order to start: what it has begun ends there."""
+        if self._starting is not None:
+            self._starting.communicate()
+            self._starting = None
+
+    def remove(self, code: Code, purge: bool) -> list[str]:
+        """Ends what the cluster has there, and with `purge` removes our whole folder.
+
+        Raises:
+            SshError: it cannot be reached.
+        """
+        self.abandon()
+        forced = self._remove(code) if self.look().cluster is not None or self._python else []
+        if purge:
+            self.ssh.run(["rm", "-rf", "--", self.known.home], timeout_s=REMOVE_TIMEOUT_S)
+        return [f"{self.host}: {line}" for line in forced]
+
+    def _remove(self, code: Code) -> list[str]:
+        process = self.start(code, "-m", "cluster.on_machine", "remove")
+        output, errors = process.communicate(_line({"name": self.spec.name}), timeout=REMOVE_TIMEOUT_S)
+        self.ssh.check(process, errors)
+        forced: list[str] = json.loads(output)
+        return forced
+
+
+def _line(value: Any) -> bytes:
+    return json.dumps(value).encode() + b"\n"
+
+
+def _write(process: subprocess.Popen[bytes], data: bytes) -> None:
+    """Writes to its input; if it has ended, whoever reads its answer says why."""
+    assert process.stdin is not None
+    try:
+        process.stdin.write(data)
+        process.stdin.flush()
+    except BrokenPipeError:
+        pass

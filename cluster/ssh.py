@@ -1,0 +1,148 @@
+"""Commands on another machine, through OpenSSH: the user's own ssh config, keys, agent and jump hosts hold.
+
+Every word goes through `shlex.quote`, so nothing that a file or a person says reaches a shell as more than a word.
+Connections to one host share one (ControlMaster), which ends with the `Ssh` that opened it.
+"""
+
+import contextlib
+import os
+import shlex
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from cluster.errors import ClusterError
+from cluster.record import home
+from cluster.spec import SshProviderSpec, Target
+
+CONNECT_TIMEOUT_S = 10
+SSH_FAILED = 255  # ssh's own exit code; a command that ends with it cannot be told from that
+
+
+class SshError(ClusterError):
+    """A host that could not be reached, or a command there that failed."""
+
+
+class Ssh:
+    """One host, as ssh reaches it.
+
+    Args:
+        target: as the cluster file names it.
+        provider: with the user and key for all hosts.
+        cluster: whose known hosts are asked; new keys are accepted once and kept there.
+        run_folder: a short folder, ours alone, for the shared connection's socket.
+    """
+
+    def __init__(self, target: Target, provider: SshProviderSpec, cluster: str, run_folder: Path):
+        self.target = target
+        self.known_hosts = home() / "known_hosts" / cluster
+        self._control = run_folder / target.label[-20:]
+        self._options = self._make_options(provider)
+
+    def _make_options(self, provider: SshProviderSpec) -> list[str]:
+        user = self.target.user or provider.user
+        own = Path("~/.ssh/known_hosts").expanduser()
+        settings = {
+            "BatchMode": "yes",
+            "ConnectTimeout": CONNECT_TIMEOUT_S,
+            "ServerAliveInterval": 5,
+            "ServerAliveCountMax": 4,
+            "StrictHostKeyChecking": "accept-new",
+            "UserKnownHostsFile": " ".join(f'"{path}"' for path in (self.known_hosts, own)),
+            "ControlPath": f'"{self._control}"',
+            "ForwardX11": "no",
+            "LogLevel": "ERROR",
+        }
+        options = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
+        if provider.identity_file is not None:
+            options += ["-i", os.path.expanduser(provider.identity_file), "-o", "IdentitiesOnly=yes"]
+        if user is not None:
+            options += ["-l", user]
+        if self.target.port is not None:
+            options += ["-p", str(self.target.port)]
+        return options
+
+    def run(self, command: Sequence[str], data: bytes = b"", timeout_s: float = 60.0) -> bytes:
+        """Runs a command there and returns its output.
+
+        Raises:
+            SshError: it failed, or did not end in time; with its last lines, or with what to do about the connection.
+        """
+        process = self.start(command)
+        try:
+            output, errors = process.communicate(data, timeout=timeout_s)
+        except subprocess.TimeoutExpired as error:
+            process.kill()
+            process.communicate()
+            raise SshError(f"host {self.target.label}: {command[0]} did not end within {timeout_s:g} s") from error
+        self.check(process, errors)
+        return output
+
+    def start(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Starts a command there, with pipes for all three streams; ends with the connection."""
+        self.known_hosts.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return subprocess.Popen(
+            ["ssh", *self._options, "-o", "ControlMaster=auto", "-o", "ControlPersist=30", self.target.name,
+             shlex.join(command)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def check(self, process: subprocess.Popen[bytes], errors: bytes) -> None:
+        """Raises SshError if an ended command failed."""
+        text = errors.decode(errors="replace").strip()
+        if process.returncode == SSH_FAILED:
+            raise SshError(f"host {self.target.label}: {self._advice(text)}")
+        if process.returncode:
+            last = "\n".join("  " + line for line in text.splitlines()[-15:])
+            raise SshError(f"host {self.target.label}: exit code {process.returncode}:\n{last}")
+
+    def forward(self, here: Path, there: str, log: Path) -> None:
+        """Opens a lasting connection in the background, with a Unix socket here that leads to one there.
+
+        Raises:
+            SshError: the host cannot be reached.
+        """
+        self.known_hosts.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        log.unlink(missing_ok=True)
+        done = subprocess.run(
+            ["ssh", *self._options, "-o", "ControlMaster=yes", "-o", "ControlPersist=no",
+             "-o", "ExitOnForwardFailure=yes", "-o", "StreamLocalBindUnlink=yes", "-o", "StreamLocalBindMask=0177",
+             "-E", str(log), "-f", "-N", "-L", f"{here}:{there}", self.target.name],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            text = log.read_text(errors="replace") if log.exists() else ""
+            raise SshError(f"host {self.target.label}: {self._advice(text.strip())}")
+
+    def connected(self) -> bool:
+        """Whether the shared connection is open."""
+        return self._control.exists() and self._ask_master("check") == 0
+
+    def close(self) -> None:
+        """Ends the shared connection."""
+        if self._control.exists():
+            self._ask_master("exit")
+            with contextlib.suppress(FileNotFoundError):
+                self._control.unlink()
+
+    def _ask_master(self, order: str) -> int:
+        return subprocess.run(
+            ["ssh", *self._options, "-O", order, self.target.name],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False, timeout=20,
+        ).returncode  # fmt: skip
+
+    def _advice(self, text: str) -> str:
+        """What ssh said, and what a person can do about it."""
+        last = (text.splitlines() or ["ssh ended without a word"])[-1]
+        advice = {
+            "Host key verification failed": "its host key is not the one it had before: if the machine was set up "
+            f"anew, `ssh-keygen -R {self.target.name} -f {self.known_hosts}`; else somebody else answers there",
+            "Permission denied": "it does not accept our key: `ssh-add`, or `identity_file` and `user` in the cluster "
+            "file",
+            "Connection refused": "no sshd answers on that port",
+            "timed out": "it does not answer: is it up, and is the way to it open?",
+            "No route to host": "there is no way to it: is it up?",
+            "Could not resolve": "its name is not known here: neither ~/.ssh/config nor the name service has it",
+        }
+        hint = next((words for key, words in advice.items() if key in text), None)
+        return f"{hint} ({last})" if hint else last

@@ -1,0 +1,175 @@
+"""Hosts that are there already, reached over ssh: checked, given our code and Python, and made Ray nodes.
+
+Nothing on them needs root. What is written there lies in `~/.spmd-launch/hosts/HOST`, and while the cluster is up,
+sockets in a folder of /tmp.
+"""
+
+import concurrent.futures
+import contextlib
+import datetime
+import secrets
+import shutil
+import subprocess
+import uuid
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+from cluster.errors import ClusterError
+from cluster.host_facts import problems, warnings
+from cluster.machine import HostRequest, MachineUp, Request
+from cluster.place_code import Code
+from cluster.provider import Say
+from cluster.record import Cluster, Host, cluster_folder, home, short_folder
+from cluster.remote_machine import RemoteMachine
+from cluster.spec import ClusterSpec, SshProviderSpec, Target
+from cluster.ssh import Ssh, SshError
+from cluster.tunnel import Tunnel, client_run_folder, make_run_folder
+
+T = TypeVar("T")
+
+
+class SshProvider:
+    """See `cluster.provider.Provider`."""
+
+    def __init__(self, spec: ClusterSpec):
+        assert isinstance(spec.provider, SshProviderSpec)
+        self.spec = spec
+        self.name = spec.name
+        self._links = Path(short_folder(f"links {home()} {spec.name}"))
+        self.machines = [
+            RemoteMachine(Ssh(Target.parse(host), spec.provider, spec.name, self._links), spec)
+            for host in spec.provider.hosts
+        ]
+
+    def find(self) -> Cluster | None:
+        make_run_folder(self._links)
+        record = self.machines[0].look().cluster
+        if record is None or record["record"] is None or not record["holder_lives"]:
+            return None
+        return Cluster.from_json(self.name, record["record"])
+
+    def create(self, code: Code, say: Say, head_has_code: Callable[[], None]) -> Cluster:
+        make_run_folder(self._links)
+        self._require_good_hosts(say)
+        try:
+            each(self.machines, lambda machine: machine.prepare(code, say))
+            return self._start(code, say, head_has_code)
+        except BaseException as error:  # an interrupt too must not leave half a cluster
+            left = self.delete(code)
+            if left and isinstance(error, ClusterError):
+                raise ClusterError(f"{error}\nnot all that was begun could be undone:\n{_indented(left)}") from error
+            raise
+
+    def start_on_head(self, module: str, code: Code) -> subprocess.Popen[bytes]:
+        return self.machines[0].start(code, "-m", module)
+
+    def attach(self, cluster: Cluster) -> Cluster:
+        folder = Path(client_run_folder(cluster.cluster_id))
+        attached = cluster.seen_from_elsewhere(self.spec, str(folder))
+        if not Tunnel(attached).open():
+            raise ClusterError(f"cluster {self.name!r}: no way to its head could be opened: see {folder / 'ssh.log'}")
+        attached.save()
+        return attached
+
+    def delete(self, code: Code, *, purge: bool = False) -> list[str]:
+        make_run_folder(self._links)
+        with contextlib.suppress(ClusterError):
+            cluster = Cluster.load(self.name)
+            if cluster is not None and cluster.is_remote:
+                Tunnel(cluster).close()
+
+        def remove(machine: RemoteMachine) -> tuple[list[str], bool]:
+            try:
+                return machine.remove(code, purge), True
+            except SshError as error:
+                return [f"{error}; what {machine.host} has of the cluster stays until `down` reaches it"], False
+
+        answers = each(self.machines, remove)
+        if all(done for _, done in answers):
+            shutil.rmtree(cluster_folder(self.name), ignore_errors=True)
+            if purge:
+                self.machines[0].ssh.known_hosts.unlink(missing_ok=True)
+        else:
+            (cluster_folder(self.name) / "cluster.json").unlink(missing_ok=True)
+        return [line for lines, _ in answers for line in lines]
+
+    def close(self) -> None:
+        for machine in self.machines:
+            machine.ssh.close()
+        shutil.rmtree(self._links, ignore_errors=True)
+
+    def _require_good_hosts(self, say: Say) -> None:
+        say(f"looking at {len(self.machines)} host(s)")
+        facts = each(self.machines, RemoteMachine.look)
+        found = problems(facts)
+        if found:
+            raise ClusterError(f"cluster {self.name!r} cannot be made of these hosts:\n{_indented(found)}")
+        for machine in facts:
+            for warning in warnings(machine):
+                say(f"! {warning}")
+
+    def _start(self, code: Code, say: Say, head_has_code: Callable[[], None]) -> Cluster:
+        """Starts all machines at once; those without the head wait there until they are told its address."""
+        cluster_id, token = uuid.uuid4().hex, secrets.token_hex(32)
+        head, *others = self.machines
+        for index, machine in enumerate(self.machines):
+            machine.begin(code, self._request(index, machine, cluster_id, code), token)
+        head_has_code()
+        head_up = head.wait_until_up()
+        say(f"{head.host}: up, the head")
+
+        def join(machine: RemoteMachine) -> MachineUp:
+            up = machine.join(head_up.gcs_address)
+            say(f"{machine.host}: up")
+            return up
+
+        ups = [head_up, *each(others, join)]
+        return Cluster(
+            spec=self.spec,
+            cluster_id=cluster_id,
+            holder=head_up.holder,
+            gcs_address=head_up.gcs_address,
+            run_folder=short_folder(cluster_id),
+            hosts=tuple(
+                Host(
+                    index=index,
+                    name=machine.host,
+                    node_id=up.node_ids[machine.host],
+                    address=machine.known.address,
+                    folder=str(machine.folder / "hosts" / machine.host),
+                )
+                for index, (machine, up) in enumerate(zip(self.machines, ups, strict=True))
+            ),
+            created=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        )
+
+    def _request(self, index: int, machine: RemoteMachine, cluster_id: str, code: Code) -> Request:
+        return Request(
+            cluster_id=cluster_id,
+            ray_folder=short_folder(cluster_id),
+            node_env={"PYTHONPATH": str(code.folder(machine.folder)), "SPMD_LAUNCH_HOME": machine.known.home},
+            hosts=(HostRequest(index=index, name=machine.host, address=machine.known.address),),
+        )
+
+
+def each(machines: Iterable[RemoteMachine], act: Callable[[RemoteMachine], T]) -> list[T]:
+    """Does it on all of them at once, and waits for all.
+
+    Raises:
+        ClusterError: with what went wrong on each.
+    """
+    chosen = list(machines)
+    with concurrent.futures.ThreadPoolExecutor(max(1, len(chosen))) as pool:
+        futures = [pool.submit(act, machine) for machine in chosen]
+    errors = [future.exception() for future in futures]
+    for error in errors:
+        if error is not None and not isinstance(error, ClusterError):
+            raise error
+    if any(errors):
+        raise ClusterError("\n".join(str(error) for error in errors if error is not None))
+    return [future.result() for future in futures]
+
+
+def _indented(lines: Iterable[str]) -> str:
+    return "\n".join("  " + line for line in lines)

@@ -1,0 +1,55 @@
+"""The client's end of `launcher.start_actors`: a process on the head that starts agents and supervisor, and ends."""
+
+import json
+import threading
+
+from cluster.errors import ClusterError
+from cluster.place_code import Code
+from cluster.provider import Provider
+from cluster.record import Cluster
+from launcher.attempt import HostFacts
+from launcher.errors import FailureError
+
+ANSWER_TIMEOUT_S = 150.0
+
+
+class Starter:
+    """Imports Ray on the head while the hosts start, which takes as long as a third of that.
+
+    Args:
+        provider: of the cluster.
+        code: what its processes run.
+    """
+
+    def __init__(self, provider: Provider, code: Code):
+        self._process = provider.start_on_head("launcher.start_actors", code)
+
+    def start(self, cluster: Cluster, code_digest: str) -> list[HostFacts]:
+        """Starts all actors, now that the hosts are up, and returns what each host has.
+
+        Args:
+            cluster: as its head is to record it.
+            code_digest: of the code that the head has.
+
+        Raises:
+            FailureError: not all of them answered, or a host does not reach the storage.
+        """
+        order = json.dumps({"name": cluster.name, "cluster": cluster.to_json(), "code_digest": code_digest})
+        limit = threading.Timer(ANSWER_TIMEOUT_S, self._process.kill)
+        limit.start()
+        try:
+            output, errors = self._process.communicate(order.encode() + b"\n")
+        finally:
+            limit.cancel()
+        if not output:
+            last = "\n".join(errors.decode(errors="replace").strip().splitlines()[-15:])
+            raise ClusterError(f"cluster {cluster.name!r}: its agents did not start:\n{last or 'no answer in time'}")
+        answer = json.loads(output.splitlines()[-1])
+        if "error" in answer:
+            raise FailureError(answer["error"])
+        return [HostFacts(**fact) for fact in answer["facts"]]
+
+    def end(self) -> None:
+        """Takes the order back."""
+        self._process.kill()
+        self._process.communicate()
