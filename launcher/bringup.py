@@ -16,6 +16,7 @@ from launcher.errors import FailureError, UserError
 from launcher.job_folder import all_jobs, jobs_folder, settle_lost_jobs
 from launcher.parity import Difference, compare
 from launcher.protocol import Connection
+from launcher.record_copy import refresh
 from launcher.starter import Starter
 from launcher.version_skew import digest_launcher, require_same_launcher
 
@@ -93,6 +94,7 @@ def down(name: str, *, force: bool, say: Say, purge: bool = False) -> list[str]:
             with Connection(cluster.socket) as connection:
                 for job in connection.ask({"op": "drain", "force": force})["cancelled"]:
                     say(f"cancelled job {job}")
+            refresh(cluster)
         except FailureError as error:
             say(f"{error}; ending the cluster all the same")
     files = read_code(source_root())

@@ -35,8 +35,8 @@ async def probe_storage(cluster: Cluster, agents: Sequence[Any]) -> None:
             found = await agent.read_storage.remote(storage, name, remove=agent is agents[0])
             if found != text:
                 raise FailureError(f"storage_path {storage}: host {host.name} reads other bytes than were written")
-    except OSError as error:  # Ray raises what the agent raised, as a subclass of its type
+    except OSError as error:  # Ray raises what the agent raised as a subclass of its type, whose text is a traceback
         raise FailureError(
-            f"storage_path {storage}: what {cluster.hosts[0].name} wrote cannot be read on every host ({getattr(error, 'cause', error)}); "
-            f"it must be a folder that all hosts share, gs:// or s3://"
+            f"storage_path {storage}: what {cluster.hosts[0].name} wrote cannot be read on every host "
+            f"({getattr(error, 'cause', error)}); it must be a folder that all hosts share, gs:// or s3://"
         ) from error

@@ -29,6 +29,7 @@ from launcher.job_run import JobRun
 from launcher.parity import gather_facts
 from launcher.process_watch import end_with_parent
 from launcher.protocol import MAX_LINE, Line, Message, error_answer
+from launcher.record_copy import news
 from launcher.storage import storage_for
 
 WATCH_PERIOD_S = 0.1
@@ -84,40 +85,50 @@ class Supervisor:
                 async for answer in self._answer(request, data):
                     writer.write(json.dumps(answer).encode() + b"\n")
                     await writer.drain()
-                if request["op"] == "watch":
+                if request["op"] in ("watch", "record"):  # their answers are many lines, and end the connection
                     break
         writer.close()
 
     async def _answer(self, request: Message, data: bytes) -> AsyncIterator[Message]:
         try:
             match request["op"]:
-                case "submit":
-                    yield self._submit(JobSpec.from_json(request["spec"]), request["wait"], request["resume"])
-                case "blob":
-                    self.blobs.put(request["digest"], data, is_file=request["is_file"])
-                    yield {}
-                case "status":
-                    yield await self._status()
-                case "job":
-                    yield self._job(request["name"]).record.snapshot()
                 case "watch":
                     async for snapshot in self._watch(self._job(request["name"])):
                         yield snapshot
-                case "stacks":
-                    yield await self._stacks(request["name"])
-                case "cancel":
-                    yield await self._cancel(request["name"], "cancelled by hand")
-                case "facts":
-                    yield await self._facts()
-                case "drain":
-                    yield await self._drain(request["force"])
-                case unknown:
-                    raise FailureError(
-                        f"the supervisor does not know {unknown!r}, because it runs another version of spmd-launch: "
-                        f"`spmd-launch down {self.cluster.name} && spmd-launch up FILE`"
-                    )
+                case "record":
+                    for piece in news(self.cluster.name, request["names"], request["have"], request["only_records"]):
+                        yield piece
+                    yield {}
+                case _:
+                    yield await self._answer_once(request, data)
         except (UserError, FailureError) as error:
             yield error_answer(error)
+
+    async def _answer_once(self, request: Message, data: bytes) -> Message:
+        answer: Message = {}
+        match request["op"]:
+            case "submit":
+                answer = self._submit(JobSpec.from_json(request["spec"]), request["wait"], request["resume"])
+            case "blob":
+                self.blobs.put(request["digest"], data, is_file=request["is_file"])
+            case "status":
+                answer = await self._status()
+            case "job":
+                answer = self._job(request["name"]).record.snapshot()
+            case "stacks":
+                answer = await self._stacks(request["name"])
+            case "cancel":
+                answer = await self._cancel(request["name"], "cancelled by hand")
+            case "facts":
+                answer = await self._facts()
+            case "drain":
+                answer = await self._drain(request["force"])
+            case unknown:
+                raise FailureError(
+                    f"the supervisor does not know {unknown!r}, because it runs another version of spmd-launch: "
+                    f"`spmd-launch down {self.cluster.name} && spmd-launch up FILE`"
+                )
+        return answer
 
     def _job(self, name: str) -> JobRun:
         if name not in self.jobs:

@@ -40,14 +40,18 @@ def up(file: Path) -> None:
 @click.command()
 @click.argument("cluster", metavar="NAME|FILE")
 @click.option("--force", is_flag=True, help="End running jobs as CANCELLED.")
-def down(cluster: str, force: bool) -> None:
+@click.option("--purge", is_flag=True, help="Remove everything of ours from its hosts, checkpoints too.")
+def down(cluster: str, force: bool, purge: bool) -> None:
     """End a cluster: every process, port and temporary folder. Job records and checkpoints stay."""
     from launcher.bringup import down as bring_down
 
     name = _name(cluster)
-    for line in bring_down(name, force=force, say=say):
+    for line in bring_down(name, force=force, say=say, purge=purge):
         say(line)
-    click.echo(f"cluster {name} is down; job records and checkpoints stay")
+    click.echo(
+        f"cluster {name} is down; "
+        + ("nothing of ours is on its hosts" if purge else "job records and checkpoints stay")
+    )
     next_commands("spmd-launch jobs", "spmd-launch results JOB")
 
 

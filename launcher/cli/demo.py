@@ -67,7 +67,7 @@ def _run(workload: str, settings: dict[str, str]) -> bool:
     prepared = prepare(Request(workload=workload, settings=settings, cluster=NAME, seed=1))
     answer = send(prepared, wait=True)
     click.echo(f"job {answer['name']}: {describe(prepared.spec)}")
-    code = watch_to_end(prepared.cluster.socket, answer["name"], as_json=False)
+    code = watch_to_end(prepared.cluster, answer["name"], as_json=False)
     if code == 130:
         raise UserError("the demo was interrupted")
     return code == 0

@@ -4,13 +4,14 @@ import time
 
 import click
 
-from cluster.record import Cluster
+from cluster.record import Cluster, running_clusters
 from launcher.cli.console import next_commands, show_json, table
 from launcher.cli.results import find_job
 from launcher.errors import UserError
 from launcher.job import JobState
 from launcher.job_folder import JobFolder, all_jobs
 from launcher.protocol import Connection
+from launcher.record_copy import refresh
 
 
 @click.command()
@@ -25,6 +26,8 @@ def jobs(names: tuple[str, ...], prune: bool, older_than: float, as_json: bool) 
     if prune:
         _prune([find_job(name) for name in names], older_than)
         return
+    for cluster in running_clusters():
+        refresh(cluster, only_records=True)
     listed = [job.job() for job in ([find_job(name) for name in names] or all_jobs())]
     if as_json:
         show_json(

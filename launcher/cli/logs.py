@@ -10,6 +10,7 @@ from launcher.cli.console import say
 from launcher.cli.results import find_job
 from launcher.errors import UserError
 from launcher.job_folder import JobFolder
+from launcher.record_copy import refresh_job
 
 PERIOD_S = 0.2
 
@@ -24,6 +25,7 @@ def logs(job: str, rank: int | None, attempt: int | None, follow: bool) -> None:
     folder = find_job(job)
     shown: dict[str, int] = {}
     while True:
+        refresh_job(job)
         ended = folder.state().ended
         _show_new(folder, rank, attempt or folder.job().get("attempt", 1), shown)
         if not follow or ended:

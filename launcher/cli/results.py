@@ -9,16 +9,20 @@ import click
 
 from launcher.cli.console import next_commands, number_of_bytes, show_json, table
 from launcher.errors import UserError
+from launcher.job import valid_name
 from launcher.job_folder import JobFolder, all_jobs, jobs_folder
 from launcher.outputs import read_summary
+from launcher.record_copy import refresh_job
 
 
 def find_job(name: str) -> JobFolder:
-    """The folder of a job.
+    """The folder of a job; if a remote cluster runs it, with what is new there.
 
     Raises:
         UserError: there is none of that name.
     """
+    if valid_name(name):
+        refresh_job(name)
     folder = JobFolder(jobs_folder() / name)
     if "/" in name or not (folder.path / "job.json").exists():
         known = ", ".join(job.name for job in all_jobs()[-8:]) or "there is none"

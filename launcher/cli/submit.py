@@ -1,10 +1,10 @@
 """`submit`: queue a workload, and watch it unless told not to."""
 
 import sys
-from pathlib import Path
 
 import click
 
+from cluster.record import Cluster
 from launcher.cli.console import next_commands, show_json
 from launcher.errors import UserError
 
@@ -62,6 +62,7 @@ def submit(
     faults: tuple[str, ...], detach: bool, no_wait: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Run WORKLOAD on all hosts of a cluster, or go on with a job that has ended."""
+    from launcher.record_copy import refresh
     from launcher.submission import Request, describe, prepare, prepare_resume, send
 
     if (workload is None) == (resume is None):
@@ -95,6 +96,7 @@ def submit(
         click.echo(
             f"job {job}: {prepared.spec.workload} ({describe(prepared.spec)}) on {prepared.cluster.name}", err=True
         )
+    refresh(prepared.cluster, [job], only_records=True)
     if detach:
         if as_json:
             show_json(answer)
@@ -102,22 +104,21 @@ def submit(
             click.echo(f"{job} {answer['state']}")
             _next_for_running(job)
         return
-    sys.exit(watch_to_end(prepared.cluster.socket, job, as_json))
+    sys.exit(watch_to_end(prepared.cluster, job, as_json))
 
 
-def watch_to_end(socket: Path, job: str, as_json: bool) -> int:
+def watch_to_end(cluster: Cluster, job: str, as_json: bool) -> int:
     """Follows a job; returns the exit code of the command."""
     from launcher.cli.live import follow
-    from launcher.cli.results import show_results
-    from launcher.job_folder import JobFolder, jobs_folder
+    from launcher.cli.results import find_job, show_results
 
     try:
-        final = follow(socket, job, to_stderr=as_json)
+        final = follow(cluster.socket, job, to_stderr=as_json)
     except KeyboardInterrupt:
         click.echo(f"\ndetached: job {job} goes on")
         _next_for_running(job)
         return 130
-    folder = JobFolder(jobs_folder() / job)
+    folder = find_job(job)
     show_results(folder, as_json=as_json)
     if not as_json:
         next_commands(f"spmd-launch results {job} --output DIR", f"spmd-launch logs {job}", "spmd-launch jobs")
