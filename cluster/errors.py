@@ -33,5 +33,6 @@ def nearest(word: str, allowed: Iterable[str], aliases: Mapping[str, str] | None
     alias = (aliases or {}).get(word.lower())
     if alias in words:
         return f"; did you mean {alias!r}?"
-    close = difflib.get_close_matches(word.lower(), words, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    by_lower = {word.lower(): word for word in words}
+    close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.5)
+    return f"; did you mean {by_lower[close[0]]!r}?" if close else ""

@@ -22,10 +22,13 @@ from typing import Any
 from ray._private.node import Node
 from ray._private.parameter import RayParams
 
+from cluster.accelerators import Accelerator
 from cluster.host_node import HostNode
 from cluster.machine import HostRequest, MachineUp, Request, read_head_address
 from cluster.processes import ProcessId, end_processes, marked_processes
 from cluster.record import write_json
+from cluster.slices import SlicePlace, emulated_variables, ray_labels, ray_resources
+from cluster.tpu_host import detect_place
 
 OBJECT_STORE_BYTES = 128 * 2**20  # a laptop's; what passes through is code, logs and results
 WATCH_PERIOD_S = 0.5
@@ -43,7 +46,9 @@ class Nodes:
     def __init__(self, request: Request, folder: Path):
         self.request = request
         self.folder = folder
+        self.accelerator = Accelerator.parse(request.accelerator)
         self.nodes: dict[str, Node] = {}
+        self.places: dict[str, SlicePlace | None] = {}
         self.failure: str | None = None
 
     def start(self) -> None:
@@ -75,6 +80,7 @@ class Nodes:
         """Starts a node: the head without `gcs_address`; `beside` another one that is on this machine."""
         host_folder = self.folder / "hosts" / host.name
         host_folder.mkdir(parents=True, exist_ok=True)
+        resources = self._resources(host)
         place: dict[str, Any] = {"temp_dir": self.request.ray_folder}
         if gcs_address is not None:
             place["gcs_address"] = gcs_address
@@ -87,9 +93,7 @@ class Nodes:
         parameters = RayParams(
             node_ip_address=host.address,
             node_name=host.name,
-            labels={"spmd-launch/host": host.name},
             num_cpus=1 if gcs_address else 2,  # our agent, and the supervisor on the head: Ray starts a worker each
-            num_gpus=0,
             object_store_memory=OBJECT_STORE_BYTES,
             min_worker_port=0,
             max_worker_port=0,
@@ -99,10 +103,27 @@ class Nodes:
             include_dashboard=False,
             include_log_monitor=False,
             no_monitor=True,
-            env_vars={**self.request.node_env, "SPMD_LAUNCH_HOST_FOLDER": str(host_folder)},
+            env_vars={
+                **self.request.node_env,
+                **(emulated_variables(self.accelerator, host.place) if host.place else {}),
+                "SPMD_LAUNCH_HOST_FOLDER": str(host_folder),
+            },
             **place,
+            **resources,
         )
         return HostNode(parameters, head=gcs_address is None, shutdown_at_exit=False, spawn_reaper=True)
+
+    def _resources(self, host: HostRequest) -> dict[str, Any]:
+        """What Ray is told that the host has."""
+        place = host.place
+        if place is None and self.accelerator.kind == "tpu":
+            place = detect_place()
+        self.places[host.name] = place
+        return {
+            "num_gpus": self.accelerator.chips_per_host if self.accelerator.kind == "gpu" else 0,
+            "resources": ray_resources(self.accelerator, place),
+            "labels": {"spmd-launch/host": host.name} | ray_labels(self.accelerator, place),
+        }
 
     def report(self) -> MachineUp:
         first = self.nodes[self.request.hosts[0].name]
@@ -110,6 +131,7 @@ class Nodes:
             holder=ProcessId.current(),
             gcs_address=first.gcs_address,
             node_ids={name: node.node_id for name, node in self.nodes.items()},
+            places=self.places,
         )
 
     def first_is_dead(self) -> bool:

@@ -15,11 +15,13 @@ import dataclasses
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from cluster.errors import ClusterConfigError, ClusterError
 from cluster.processes import ProcessId
+from cluster.slices import SlicePlace
 from cluster.spec import ClusterSpec
 
 
@@ -73,11 +75,12 @@ class Host:
     """One host that is up.
 
     Attributes:
-        index: its place in the order of ranks.
+        index: its place in the cluster file; 0 is the head.
         name: unique in the cluster.
         node_id: Ray's identifier, hexadecimal.
         address: where other hosts reach it.
         folder: what is ours on this host's disk.
+        place: in a TPU slice; None: it is no TPU.
     """
 
     index: int
@@ -85,6 +88,11 @@ class Host:
     node_id: str
     address: str
     folder: str
+    place: SlicePlace | None = None
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Host":
+        return cls(**{**value, "place": SlicePlace.from_json(value["place"])})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,7 +105,7 @@ class Cluster:
         holder: the process that owns the nodes.
         gcs_address: host:port of Ray's control service.
         run_folder: a short folder for sockets: on the head Ray's temporary one, elsewhere one of this client's.
-        hosts: in the order of ranks.
+        hosts: the head first; ranks count them by slice and worker, see `cluster.slices.rank_units`.
         created: local time, ISO 8601.
         launcher_digest: of the code that its processes run, see `launcher.version_skew`; '' until all are started.
         head_socket: the supervisor's socket on the head, in the record of a client that is not the head; else ''.
@@ -181,7 +189,7 @@ class Cluster:
                 holder=ProcessId.from_json(value["holder"]),
                 gcs_address=value["gcs_address"],
                 run_folder=value["run_folder"],
-                hosts=tuple(Host(**host) for host in value["hosts"]),
+                hosts=tuple(Host.from_json(host) for host in value["hosts"]),
                 created=value["created"],
                 launcher_digest=value["launcher_digest"],
                 head_socket=value["head_socket"],

@@ -5,7 +5,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from cluster.accelerators import CPU, Accelerator, check_counts, check_emulation
 from cluster.errors import ClusterConfigError, nearest
+from cluster.setting_names import check_keys
+from cluster.slices import is_our_variable
 
 MAX_HOSTS = 64
 MAX_DEVICES_PER_HOST = 64
@@ -35,7 +38,7 @@ class SshProviderSpec:
     """
 
     type: ClassVar[str] = "ssh"
-    accelerators: ClassVar[tuple[str, ...]] = ("cpu",)
+    accelerators: ClassVar[tuple[str, ...]] = ("cpu", "gpu", "tpu")
     hosts: tuple[str, ...]
     user: str | None = None
     identity_file: str | None = None
@@ -51,7 +54,7 @@ class SshProviderSpec:
 
 ProviderSpec = LocalProviderSpec | SshProviderSpec
 
-# The open set of providers: a new one is a frozen dataclass with `type` and `accelerators`, and a row here.
+# The open set of providers: a new one is a frozen dataclass with `type` and `accelerators` (kinds), and a row here.
 PROVIDERS: Mapping[str, type[ProviderSpec]] = {spec.type: spec for spec in (LocalProviderSpec, SshProviderSpec)}
 
 # None of these can begin with a dash, which ssh would take for an option.
@@ -103,8 +106,10 @@ class ClusterSpec:
         name: lower-case letters, digits and dashes; names the cluster's state folder and is said to the CLI.
         provider: where hosts come from, with what that provider needs to know.
         num_hosts: 1 to 64.
-        devices_per_host: 1 to 64 JAX devices (emulated ones on `cpu`).
-        accelerator: what the devices are; the provider says what it has.
+        devices_per_host: 1 to 64 JAX devices (emulated ones on `cpu`); a cluster file may leave it out where the
+            accelerator tells it.
+        accelerator: what the devices are, see `cluster.accelerators`; the provider says which kinds it has.
+        emulate: the accelerator is not there: Ray is told that it is, and JAX gets CPU devices in its place.
         spares: hosts beyond num_hosts that stand in for lost ones; 0 to 63, with num_hosts at most 64.
         min_hosts: the fewest hosts on which a job goes on that has lost one and finds no other; None: num_hosts.
         env: variables for every rank, text to text.
@@ -122,6 +127,7 @@ class ClusterSpec:
     num_hosts: int
     devices_per_host: int
     accelerator: str = "cpu"
+    emulate: bool = False
     spares: int = 0
     min_hosts: int | None = None
     env: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -137,7 +143,10 @@ class ClusterSpec:
         _check_count("spares", self.spares, MAX_HOSTS - self.num_hosts, minimum=0)
         if self.min_hosts is not None:
             _check_count("min_hosts", self.min_hosts, self.num_hosts)
-        _check_accelerator(self.accelerator, self.provider)
+        accelerator = Accelerator.parse(self.accelerator)
+        check_emulation(accelerator, self.emulate, self.provider.type, self.provider.accelerators)
+        hosts = {"num_hosts": self.num_hosts, "spares": self.spares, "min_hosts": self.min_hosts or 0}
+        check_counts(accelerator, self.devices_per_host, hosts)
         _check_env(self.env)
         if isinstance(self.provider, SshProviderSpec):
             _check_enough_hosts(self.provider, self.num_hosts, self.spares)
@@ -145,6 +154,16 @@ class ClusterSpec:
             _check_python(self.python, self.provider)
         if self.storage_path is not None:
             _check_storage_path(self.storage_path)
+
+    @property
+    def hardware(self) -> Accelerator:
+        """What Ray is told that hosts have."""
+        return Accelerator.parse(self.accelerator)
+
+    @property
+    def jax_hardware(self) -> Accelerator:
+        """What JAX is to find on them."""
+        return CPU if self.emulate else self.hardware
 
     def to_json(self) -> dict[str, Any]:
         """A dict that JSON can hold, in the form of the cluster file."""
@@ -166,6 +185,9 @@ class ClusterSpec:
             given["provider"] = provider_from_json(given["provider"])
             if isinstance(given["provider"], SshProviderSpec) and isinstance(given.get("spares", 0), int):
                 given.setdefault("num_hosts", len(given["provider"].hosts) - given.get("spares", 0))
+        if "devices_per_host" not in given and "accelerator" in given:
+            told = Accelerator.parse(given["accelerator"]).devices_per_host
+            given |= {} if told is None else {"devices_per_host": told}
         check_keys(given, cls)
         return cls(**given)
 
@@ -186,49 +208,6 @@ def provider_from_json(value: Any) -> ProviderSpec:
     options = {key: option for key, option in value.items() if key != "type"}
     check_keys(options, PROVIDERS[kind], "provider.", also=("type",))
     return PROVIDERS[kind](**options)
-
-
-# What users of other launchers write first.
-_KEY_ALIASES = {
-    "hosts": "num_hosts",
-    "nodes": "num_hosts",
-    "num_nodes": "num_hosts",
-    "num_workers": "num_hosts",
-    "workers": "num_hosts",
-    "max_hosts": "num_hosts",
-    "min_workers": "min_hosts",
-    "spare_hosts": "spares",
-    "devices": "devices_per_host",
-    "num_devices": "devices_per_host",
-    "chips_per_host": "devices_per_host",
-    "gpus_per_node": "devices_per_host",
-    "cluster_name": "name",
-    "environment": "env",
-    "env_vars": "env",
-    "storage": "storage_path",
-    "checkpoint_dir": "storage_path",
-}
-
-
-def check_keys(given: Mapping[str, Any], spec: type, prefix: str = "", also: tuple[str, ...] = ()) -> None:
-    """Refuses keys that a spec does not have, then keys that it lacks.
-
-    Args:
-        given: the mapping to check.
-        spec: a dataclass; its fields are the allowed keys, those without a default are required.
-        prefix: put before a key in the message.
-        also: allowed keys that are not fields.
-    """
-    fields = dataclasses.fields(spec)
-    allowed = [*also, *(field.name for field in fields)]
-    for key in given:
-        if key not in allowed:
-            hint = nearest(key, allowed, _KEY_ALIASES)
-            raise ClusterConfigError(f"{prefix}{key}", f"no such key{hint} (allowed: {', '.join(allowed)})")
-    for field in fields:
-        no_default = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        if no_default and field.name not in given:
-            raise ClusterConfigError(f"{prefix}{field.name}", "is missing")
 
 
 def _check_name(name: Any) -> None:
@@ -264,13 +243,6 @@ def _check_python(python: Any, provider: ProviderSpec) -> None:
         )
 
 
-def _check_accelerator(accelerator: Any, provider: ProviderSpec) -> None:
-    if accelerator not in provider.accelerators:
-        allowed = ", ".join(provider.accelerators)
-        hint = nearest(str(accelerator), provider.accelerators)
-        raise ClusterConfigError("accelerator", f"provider {provider.type} has {allowed}, not {accelerator!r}{hint}")
-
-
 def _check_env(env: Any) -> None:
     if not isinstance(env, Mapping):
         raise ClusterConfigError("env", f"must be variables and their values, as in {{NAME: value}}, not {env!r}")
@@ -279,6 +251,8 @@ def _check_env(env: Any) -> None:
             raise ClusterConfigError(
                 f"env.{name}", "the name of a variable is letters, digits and _, beginning with no digit"
             )
+        if is_our_variable(name):
+            raise ClusterConfigError(f"env.{name}", "is ours: it says which host of which slice a rank is on")
         if not isinstance(value, str) or "\0" in value:
             raise ClusterConfigError(f"env.{name}", f"must be text ('' for the empty one), not {value!r}")
 

@@ -22,6 +22,7 @@ from cluster.place_code import Code
 from cluster.provider import Say
 from cluster.record import Cluster, Host, cluster_folder, home, short_folder
 from cluster.remote_machine import RemoteMachine
+from cluster.slices import emulated_place
 from cluster.spec import ClusterSpec, SshProviderSpec, Target
 from cluster.ssh import Ssh, SshError
 from cluster.tunnel import Tunnel, client_run_folder, make_run_folder
@@ -138,6 +139,7 @@ class SshProvider:
                     node_id=up.node_ids[machine.host],
                     address=machine.known.address,
                     folder=str(machine.folder / "hosts" / machine.host),
+                    place=up.places[machine.host],
                 )
                 for index, (machine, up) in enumerate(zip(self.machines, ups, strict=True))
             ),
@@ -145,11 +147,13 @@ class SshProvider:
         )
 
     def _request(self, index: int, machine: RemoteMachine, cluster_id: str, code: Code) -> Request:
+        place = emulated_place(self.spec.hardware, self.name, index) if self.spec.emulate else None
         return Request(
             cluster_id=cluster_id,
             ray_folder=short_folder(cluster_id),
             node_env={"PYTHONPATH": str(code.folder(machine.folder)), "SPMD_LAUNCH_HOME": machine.known.home},
-            hosts=(HostRequest(index=index, name=machine.host, address=machine.known.address),),
+            accelerator=self.spec.accelerator,
+            hosts=(HostRequest(index=index, name=machine.host, address=machine.known.address, place=place),),
         )
 
 

@@ -37,7 +37,8 @@ class Agent:
         host: this host's name.
         folder: ours on this host's disk.
         address: this host's address, for rank 0's coordination service.
-        accelerator, devices_per_host, cluster_env: as in the cluster file.
+        accelerator: kind of the devices that JAX is to find here.
+        devices_per_host, cluster_env: as in the cluster file.
         code_digest: of the code that the template runs until a job brings another.
     """
 
@@ -58,6 +59,7 @@ class Agent:
         self.devices_per_host = devices_per_host
         self.cluster_env = cluster_env
         self.code_digest = code_digest
+        self.found: dict[str, Any] = {}  # devices, as last counted
         self.template: TemplateProcess | None = None
         self.templates = asyncio.Lock()
         self.attempts: dict[str, HostAttempt] = {}
@@ -84,15 +86,16 @@ class Agent:
     async def facts(self) -> HostFacts:
         """Looks at this host, counting its devices in a short-lived process."""
         environment = self._environment(self.code_digest)
-        probe = await self._probe(environment)
+        if not self.found or self.accelerator == "cpu" or not self._busy():  # a rank holds its host's TPU chips
+            self.found = await self._probe(environment)
         hostname = socket.gethostname()
         return HostFacts(
             host=self.host,
             versions=versions(),
             code_digest=self.code_digest,
             flags=flags_that_matter(environment),
-            num_devices=probe["num_devices"],
-            device_kind=probe["device_kind"],
+            num_devices=self.found["num_devices"],
+            device_kind=self.found["device_kind"],
             hostname=hostname,
             resolves_to=_resolve(hostname),
             clock=time.time(),
@@ -236,6 +239,9 @@ class Agent:
             devices_per_host=self.devices_per_host,
             cluster_env=self.cluster_env,
         )
+
+    def _busy(self) -> bool:
+        return any(attempt.process.running for attempt in self.attempts.values())
 
     async def _probe(self, environment: dict[str, str]) -> dict[str, Any]:
         process = await asyncio.create_subprocess_exec(

@@ -32,6 +32,7 @@ class RankTask:
         storage: folder or URL of this job's checkpoints.
         watch_launches: as in `JobSpec`.
         replay: `step` and `blocks` whose fingerprints to tell there, see `launcher.replay`; None: nothing is asked.
+        environment: variables of this rank in this attempt, see `cluster.slices.rank_variables`.
     """
 
     attempt_id: str
@@ -54,6 +55,7 @@ class RankTask:
     storage: str
     watch_launches: bool = False
     replay: Mapping[str, Any] | None = None
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def tasks_for(
@@ -61,7 +63,7 @@ def tasks_for(
     attempt: int,
     storage: str,
     *,
-    num_ranks: int,
+    environments: Sequence[Mapping[str, str]],
     devices_per_host: int,
     replay: Mapping[str, Any] | None,
 ) -> list[RankTask]:
@@ -71,7 +73,7 @@ def tasks_for(
         spec: of the job.
         attempt: number of the attempt; it gets a new id each time, even where its number is an old one's.
         storage: folder or URL of the job's checkpoints.
-        num_ranks: how many hosts take part.
+        environments: one a rank, as in `RankTask`.
         devices_per_host: says which rank a fault on a device falls to.
         replay: as in `RankTask`.
     """
@@ -84,7 +86,7 @@ def tasks_for(
             attempt=attempt,
             resume=attempt > 1,
             rank=rank,
-            num_ranks=num_ranks,
+            num_ranks=len(environments),
             workload=spec.workload,
             settings=spec.settings,
             files={param: (file.sha256, file.name) for param, file in spec.files.items()},
@@ -99,8 +101,9 @@ def tasks_for(
             storage=storage,
             watch_launches=spec.watch_launches,
             replay=replay,
+            environment=environment,
         )
-        for rank in range(num_ranks)
+        for rank, environment in enumerate(environments)
     ]
 
 

@@ -9,6 +9,7 @@ from cluster.errors import ClusterError
 from cluster.place_code import Code
 from cluster.provider import Provider, Say, provider_for
 from cluster.record import Cluster, cluster_names, load_spec, save_spec
+from cluster.slices import slice_problems
 from cluster.spec import ClusterSpec
 from launcher.attempt import HostFacts
 from launcher.code_copy import CodeFile, digest_code, pack, read_code, source_root
@@ -136,10 +137,11 @@ def _bring_up(
     starters: list[Starter] = []
     try:
         cluster = provider.create(code, say, lambda: starters.append(Starter(provider, code)))
+        _require_whole_slices(cluster)
         cluster = dataclasses.replace(cluster, launcher_digest=digest_launcher(files))
         say("starting an agent on each host and counting its devices")
         facts = starters[0].start(cluster, code.digest)
-        differences = compare(facts, spec.devices_per_host)
+        differences = compare(facts, spec.devices_per_host, spec.jax_hardware)
         _require_alike(spec, differences)
         return provider.attach(cluster), facts, differences
     except BaseException:
@@ -147,6 +149,15 @@ def _bring_up(
             starter.end()
         _delete(provider, spec.name, code, "the cluster did not come up")
         raise
+
+
+def _require_whole_slices(cluster: Cluster) -> None:
+    found = slice_problems(cluster.spec.hardware, {host.name: host.place for host in cluster.hosts})
+    if found:
+        raise FailureError(
+            f"cluster {cluster.name!r}: its hosts are not whole slices of {cluster.spec.accelerator}, so nothing was "
+            "left running:\n" + "\n".join(f"  {problem}" for problem in found)
+        )
 
 
 def _require_alike(spec: ClusterSpec, differences: Sequence[Difference]) -> None:

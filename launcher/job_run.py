@@ -9,6 +9,8 @@ from typing import Any
 
 from ray.exceptions import RayError
 
+from cluster.record import Cluster
+from cluster.slices import rank_variables
 from launcher.attempt import tasks_for
 from launcher.blobs import BlobStore, ship
 from launcher.first_cause import FirstCause, first_cause
@@ -35,16 +37,16 @@ class JobRun:
 
     Args:
         record: what was asked for, and where to put what comes of it.
-        devices_per_host: of the cluster.
-        min_hosts: the fewest hosts to go on with after a loss.
+        cluster: that it runs on.
     """
 
-    def __init__(self, record: JobRecord, *, devices_per_host: int, min_hosts: int):
+    def __init__(self, record: JobRecord, cluster: Cluster):
         spec = record.spec
         self.record = record
         self.spec = spec
-        self.devices_per_host = devices_per_host
-        self.min_hosts = min(min_hosts, spec.num_hosts)
+        self.cluster = cluster
+        self.devices_per_host = cluster.spec.devices_per_host
+        self.min_hosts = min(cluster.spec.min_hosts or cluster.spec.num_hosts, spec.num_hosts)
         self.policy = Policy(
             max_failures=spec.max_failures,
             max_preemptions=spec.max_preemptions,
@@ -103,7 +105,7 @@ class JobRun:
         while not self.cancelled.is_set():
             available = await pool.available(self.spec.name, () if waits else self.record.hosts, HOST_RETURN_S)
             decision = decide(
-                self.record.ends,
+                [dataclasses.replace(end, suspects=pool.with_units(end.suspects)) for end in self.record.ends],
                 policy=self.policy,
                 hosts=self.record.hosts,
                 available=available,
@@ -164,8 +166,10 @@ class JobRun:
         self._suspects |= dict.fromkeys(hosts, f"job {self.spec.name}: {why.splitlines()[0]}")
 
     def _sizes(self) -> list[int]:
-        """Numbers of hosts that the job may run on: those that its parameters fit."""
-        return [self.spec.num_hosts, *(n for n in range(self.min_hosts, self.spec.num_hosts) if self._fits(n))]
+        """Numbers of hosts that the job may run on: whole slices that its parameters fit."""
+        whole = self.cluster.spec.hardware.hosts_per_slice
+        fewer = [n for n in range(self.min_hosts, self.spec.num_hosts) if n % whole == 0 and self._fits(n)]
+        return [self.spec.num_hosts, *fewer]
 
     def _fits(self, num_hosts: int) -> bool:
         files = {param: file.name for param, file in self.spec.files.items()}
@@ -176,6 +180,11 @@ class JobRun:
             return False
         return True
 
+    def _environments(self, hosts: Sequence[str]) -> list[dict[str, str]]:
+        """What tells each rank of its place among several slices."""
+        known = {host.name: host for host in self.cluster.hosts}
+        return rank_variables([known[host].place for host in hosts], [known[host].address for host in hosts])
+
     async def _run_attempt(self, hosts: Sequence[str], agents: Sequence[Any]) -> FirstCause | None:
         """One attempt; returns why it ended badly, or None if it did not, or if only the port was lost."""
         self.record.attempt += 1
@@ -184,7 +193,7 @@ class JobRun:
             self.spec,
             self.record.attempt,
             storage,
-            num_ranks=len(hosts),
+            environments=self._environments(hosts),
             devices_per_host=self.devices_per_host,
             replay=self._replay(len(hosts)),
         )

@@ -10,6 +10,7 @@ import json
 import sys
 from typing import Any
 
+from cluster.accelerators import Accelerator
 from cluster.record import Cluster
 from launcher.attempt import HostFacts
 from launcher.environment import NAMESPACE
@@ -69,10 +70,17 @@ async def _start(ray: Any, cluster: Cluster, code_digest: str) -> list[HostFacts
             name=f"agent:{host.name}",
             num_cpus=1,
             scheduling_strategy=OnNode(host.node_id, soft=False),
+            **_all_of_host(spec.hardware),
             **lasting,
         )
         .remote(
-            host.name, host.folder, host.address, spec.accelerator, spec.devices_per_host, dict(spec.env), code_digest
+            host.name,
+            host.folder,
+            host.address,
+            spec.jax_hardware.kind,
+            spec.devices_per_host,
+            dict(spec.env),
+            code_digest,
         )
         for host in cluster.hosts
     ]
@@ -90,6 +98,13 @@ async def _start(ray: Any, cluster: Cluster, code_digest: str) -> list[HostFacts
     for agent in agents:
         agent.fill_standby.remote()
     return facts
+
+
+def _all_of_host(accelerator: Accelerator) -> dict[str, Any]:
+    """What an agent takes of its host: all accelerators, so that nobody else on the same Ray is given one."""
+    if accelerator.kind == "gpu":
+        return {"num_gpus": accelerator.chips_per_host}
+    return {"resources": {"TPU": accelerator.chips_per_host}} if accelerator.kind == "tpu" else {}
 
 
 def main() -> int:

@@ -148,6 +148,12 @@ def _ended_job(name: str, cluster: Cluster) -> JobFolder:
 def _layout(cluster: Cluster, num_hosts: int) -> Layout:
     if not 1 <= num_hosts <= cluster.spec.num_hosts:
         raise UserError(f"--num-hosts {num_hosts}: cluster {cluster.name!r} has {cluster.spec.num_hosts} host(s)")
+    accelerator = cluster.spec.hardware
+    if num_hosts % accelerator.hosts_per_slice:
+        raise UserError(
+            f"--num-hosts {num_hosts}: a job gets whole slices, and one of {accelerator.name} is "
+            f"{accelerator.hosts_per_slice} hosts"
+        )
     return Layout(num_hosts=num_hosts, devices_per_host=cluster.spec.devices_per_host)
 
 

@@ -17,6 +17,7 @@ import ray
 from ray.exceptions import RayError
 
 from cluster.record import Cluster
+from cluster.slices import rank_units
 from launcher.blobs import BlobStore
 from launcher.environment import NAMESPACE
 from launcher.errors import FailureError, UserError
@@ -51,7 +52,8 @@ class Supervisor:
         self.jobs: dict[str, JobRun] = {}
         self.queue: list[str] = []
         self.pool = HostPool(
-            {host.name: ray.get_actor(f"agent:{host.name}", namespace=NAMESPACE) for host in cluster.hosts}
+            {host.name: ray.get_actor(f"agent:{host.name}", namespace=NAMESPACE) for host in cluster.hosts},
+            rank_units({host.name: host.place for host in cluster.hosts}),
         )
         self._tasks: set[asyncio.Task[Any]] = set()
         threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
@@ -218,13 +220,9 @@ class Supervisor:
         return JobFolder.reopen(spec, self.cluster.name)
 
     def _add(self, spec: JobSpec, folder: JobFolder) -> JobRun:
-        cluster = self.cluster.spec
-        storage = folder.job().get("storage") or storage_for(cluster.storage_path, spec)  # where it has its checkpoints
-        job = self.jobs[spec.name] = JobRun(
-            JobRecord(spec, folder, storage),
-            devices_per_host=cluster.devices_per_host,
-            min_hosts=cluster.min_hosts or cluster.num_hosts,
-        )
+        path = self.cluster.spec.storage_path
+        storage = folder.job().get("storage") or storage_for(path, spec)  # where it has its checkpoints
+        job = self.jobs[spec.name] = JobRun(JobRecord(spec, folder, storage), self.cluster)
         self.queue.append(spec.name)
         return job
 

@@ -107,7 +107,7 @@ def examine(name: str) -> dict[str, Any]:
     except FailureError as error:
         report["problems"].append(f"cluster {name}: {error}")
         return report
-    differences = compare(facts, cluster.spec.devices_per_host)
+    differences = compare(facts, cluster.spec.devices_per_host, cluster.spec.jax_hardware)
     report["facts"] = [vars(fact) for fact in facts]
     report["table"] = parity_table(facts, differences)
     report["problems"] += [str(difference) for difference in differences if difference.matters]
