@@ -150,6 +150,22 @@ class Nodes:
             node.kill_all_processes(check_alive=False, allow_graceful=False, wait=True)
 
 
+def require_visible_gpus(accelerator: Accelerator) -> None:
+    """Refuses a machine whose environment hides some of the GPUs that Ray is to be told of: Ray would fail obscurely.
+
+    Raises:
+        RuntimeError: with the variable and what was expected.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if accelerator.kind == "gpu" and visible is not None:
+        found = [device for device in visible.split(",") if device]
+        if len(found) != accelerator.chips_per_host:
+            raise RuntimeError(
+                f"CUDA_VISIBLE_DEVICES is {visible!r} on this machine, expected {accelerator.chips_per_host} devices or "
+                f"none set, as {accelerator.name} has: unset it"
+            )
+
+
 def end_abandoned_ranks(folder: Path, cluster_id: str) -> None:
     """Ends the process groups of ranks whose agent is gone: neither a frozen rank nor a child of one can notice it."""
     for path in folder.glob("hosts/*/ranks/*.json"):
@@ -206,6 +222,7 @@ def main(folder: Path) -> int:
         signal.signal(number, lambda *_: stop.set())
     request = Request.load(folder)
     nodes = Nodes(request, folder)
+    require_visible_gpus(nodes.accelerator)
     os.makedirs(request.ray_folder, mode=0o700)
     try:
         nodes.start()
