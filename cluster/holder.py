@@ -161,8 +161,8 @@ def require_visible_gpus(accelerator: Accelerator) -> None:
         found = [device for device in visible.split(",") if device]
         if len(found) != accelerator.chips_per_host:
             raise RuntimeError(
-                f"CUDA_VISIBLE_DEVICES is {visible!r} on this machine, expected {accelerator.chips_per_host} devices or "
-                f"none set, as {accelerator.name} has: unset it"
+                f"CUDA_VISIBLE_DEVICES is {visible!r} on this machine, expected {accelerator.chips_per_host} devices, "
+                f"as {accelerator.name} has, or that it is not set"
             )
 
 

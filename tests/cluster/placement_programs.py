@@ -1,4 +1,4 @@
-"""Drivers that ask a real Ray what its hosts have: `python -m tests.cluster.placement_programs NAME ADDRESS`; JSON out."""
+"""Drivers that ask a real Ray what its hosts have: `python -m tests.cluster.placement_programs NAME ADDRESS`."""
 
 import json
 import os

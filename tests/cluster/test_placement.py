@@ -103,6 +103,8 @@ def test_gpus_that_are_hidden_already_are_said(home: Path, monkeypatch: pytest.M
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     save_spec(gpus())
     provider, code = LocalProvider(gpus()), Code("0" * 64, EMPTY_ARCHIVE)
-    with pytest.raises(ClusterError, match="CUDA_VISIBLE_DEVICES is '3' on this machine, expected 2 devices or none"):
+    with pytest.raises(
+        ClusterError, match="CUDA_VISIBLE_DEVICES is '3' on this machine, expected 2 devices, as H100:2 has"
+    ):
         provider.create(code, lambda _: None, lambda: None)
     assert not (home / "clusters" / "gpus").exists()

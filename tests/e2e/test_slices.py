@@ -1,4 +1,4 @@
-"""Jobs on emulated TPU slices: whole ones, ranks in the order of workers, nothing left to anybody else on the same Ray."""
+"""Jobs on emulated TPU slices: whole ones, ranks in the order of workers, no chip left to others on the same Ray."""
 
 import json
 import os
