@@ -62,14 +62,17 @@ def test_no_restart_where_none_is_wanted(cli: Cli, cluster: str) -> None:
     assert "it failed 1 time(s) (--max-failures 0)" in out
 
 
-def test_a_job_that_ended_is_resumed_and_keeps_its_record(cli: Cli, cluster: str, calm_digest: str) -> None:
-    fault = "raise rank=0 step=40"
-    cli("submit", "psum-check", *STEPS, "--name", "again", "--max-failures", "0", "--inject", fault, code=1)
+def test_a_job_that_ended_is_resumed_with_its_whole_budget_and_keeps_its_record(
+    cli: Cli, cluster: str, calm_digest: str
+) -> None:
+    faults = [word for attempt in (1, 2, 3) for word in ("--inject", f"raise rank=0 step=40 attempt={attempt}")]
+    out = cli("submit", "psum-check", *STEPS, "--name", "again", "--max-failures", "1", *faults, code=1)
+    assert "it failed 2 time(s) (--max-failures 1)" in out
     cli("submit", "--resume", "again")
     job = cli.job("again")
-    assert (job["state"], job["attempt"]) == ("SUCCEEDED", 2)
+    assert (job["state"], job["attempt"]) == ("SUCCEEDED", 4)
     assert job["result"]["result_digest"] == calm_digest
-    assert [event["attempt"] for event in cli.events("again", "attempt")] == [1, 2]
+    assert [event["attempt"] for event in cli.events("again", "attempt")] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(
