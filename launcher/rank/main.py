@@ -30,10 +30,10 @@ def run_rank(descriptor: int, lease_s: float) -> NoReturn:
     progress.start()
     try:
         result = run_assignment(assignment, control, progress)
-    except BaseException as error:  # noqa: BLE001 - the one place that reports: what ends the workload is the message
-        if isinstance(error, PortLostError):
-            print(f"spmd-launch: {error}", file=sys.stderr, flush=True)
-            os._exit(EXIT_PORT_LOST)
+    except PortLostError as error:
+        print(f"spmd-launch: {error}", file=sys.stderr, flush=True)
+        os._exit(EXIT_PORT_LOST)
+    except BaseException as error:  # noqa: BLE001 - what ends the workload, SystemExit too, is told; then we end
         report_error(error, control)
         os._exit(1)
     control.send({"type": "result", "seconds": time.monotonic() - started, **result})
