@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -154,8 +153,6 @@ class JobRun:
         case = open_case(self.record.folder.lines("events.jsonl"))
         assert case is not None, "no rank tells what was not asked"
         finding = settle(case, digests)
-        ends = self.record.ends
-        ends[-1] = dataclasses.replace(ends[-1], suspects=finding.suspects)
         self._suspect(finding.suspects, finding.sentence)
         self.record.note(finding.sentence)
         return {"suspects": list(finding.suspects), "message": finding.sentence}

@@ -153,11 +153,14 @@ def _load(folder: epath.Path, wanted: PyTree) -> tuple[PyTree, str]:
 
     try:
         return make_handler().restore(folder / STATE, args=ocp.args.StandardRestore(wanted)), ""
-    except Exception as error:  # Orbax wraps some of TensorStore's errors in `Exception` itself
-        if type(error) is not Exception and not isinstance(error, _READ_ERRORS):
+    except _READ_ERRORS as error:
+        damage: BaseException = error
+    except Exception as error:  # Orbax raises `Exception` itself from what TensorStore did, and from a MemoryError
+        if not isinstance(error.__cause__, _READ_ERRORS):
             raise
-        # TensorStore adds its whole specification, kilobytes of it.
-        return None, f"the data cannot be read ({textwrap.shorten(f'{type(error).__name__}: {error}', 400)})"
+        damage = error.__cause__
+    # TensorStore adds its whole specification, kilobytes of it.
+    return None, f"the data cannot be read ({textwrap.shorten(f'{type(damage).__name__}: {damage}', 400)})"
 
 
 def _verify(context: Context, manifest: Manifest, found: PyTree) -> str:
