@@ -68,7 +68,8 @@ async def _start(ray: Any, cluster: Cluster, code_digest: str) -> list[HostFacts
         .options(
             name=f"agent:{host.name}",
             num_cpus=1,
-            scheduling_strategy=OnNode(host.node_id, soft=False),
+            # By its name, not its node's id: a host that has joined again is another node.
+            label_selector={"spmd-launch/host": host.name},
             **lasting,
         )
         .remote(
