@@ -56,7 +56,8 @@ host-packages:
 	@missing=; for program in sshd iptables ip; do command -v $$program >/dev/null || missing="$$missing $$program"; done; \
 		[ -z "$$missing" ] && exit; \
 		command -v apt-get >/dev/null || { echo "Test hosts need programs that are not installed:$$missing"; exit 2; }; \
-		echo "Test hosts need$$missing: installing $(HOST_PACKAGES) with apt-get"; \
+		echo "Test hosts need$$missing: installing $(HOST_PACKAGES) with apt-get;"; \
+		echo "Debian may then start an sshd on this machine, which the tests do not use"; \
 		apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y $(HOST_PACKAGES)
 
 lint: setup

@@ -34,11 +34,14 @@ def main() -> int:
 def carry_out(arguments: argparse.Namespace) -> int:
     if arguments.command == "up":
         hosts = TestHosts(NAMES, arguments.set, from_machine=True)
+        if any(host.is_on() for host in hosts.machines()):
+            print(f"set {arguments.set} is up: take it down first, or name another", file=sys.stderr)
+            return 2
         hosts.up()
         hosts.write_lab(Path("lab.yaml"))
         for host in hosts.hosts.values():
             print(f"{host.name}  {host.address}  ssh -F {hosts.ssh_config} {host.name}")
-        print("lab.yaml is written; `make test-hosts-down` removes the hosts")
+        print(f"lab.yaml is written; `make test-hosts-down SET={arguments.set}` removes the hosts")
         return 0
     if arguments.command == "down":
         TestHosts((), arguments.set).down()

@@ -13,7 +13,7 @@ import pytest
 
 from tests.hosts.commands import network_pids, pids_in, wait_until
 from tests.hosts.host import FAKETIME, Host
-from tests.hosts.machines import ROOT, TestHosts, claimed
+from tests.hosts.machines import ROOT, TestHosts, claimed, missing
 
 pytestmark = pytest.mark.hosts
 
@@ -213,7 +213,7 @@ def test_a_name_that_leads_to_loopback(hosts: TestHosts) -> None:
     assert hosts["h2"].run(["getent", "hosts", "h1"]).stdout.split() == [host.address, "h1"]
 
 
-@pytest.mark.skipif(not Path(FAKETIME).exists(), reason="libfaketime is not installed")
+@pytest.mark.skipif(FAKETIME is None, reason="libfaketime is not installed")
 def test_a_clock_that_is_an_hour_off(hosts: TestHosts) -> None:
     code = f"{sys.executable} -c 'import time; print(time.time(), time.monotonic())'; date +%s"
     hosts["h1"].set_clock(-3600)
@@ -265,3 +265,30 @@ def test_the_next_claim_removes_what_a_killed_run_left(hosts: TestHosts) -> None
         assert not [pid for pid in processes if Path(f"/proc/{pid}/ns/net").exists()]
         assert hosts_of_next.number == left.number and not left["a"].is_on()
     assert traces(left) == []
+
+
+def test_by_hand(tmp_path: Path) -> None:
+    if why := missing():
+        pytest.skip(why)
+
+    def tool(*argv: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "tests.hosts", "--set", "199", *argv]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    try:
+        up = tool("up")
+        assert up.returncode == 0, up.stderr
+        assert "[10.77.199.10, 10.77.199.11, 10.77.199.12]" in (tmp_path / "lab.yaml").read_text()
+        assert tool("run", "h2", "hostname").stdout == "h2\n"
+        for action, is_on in {"cut": True, "heal": True, "kill": False, "boot": True}.items():
+            assert tool(action, "h2").returncode == 0
+            assert TestHosts.existing(199)["h2"].is_on() == is_on
+        again, unknown = tool("up"), tool("cut", "h9")
+        assert again.returncode == 2 and "set 199 is up" in again.stderr
+        assert unknown.returncode == 2 and "set 199 has no host h9" in unknown.stderr
+    finally:
+        assert tool("down").returncode == 0
+    assert traces(TestHosts(number=199)) == []
