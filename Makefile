@@ -6,7 +6,7 @@ VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2
 SLACK ?= 1
 # Which set of test hosts: several can stand side by side on one machine.
 SET ?= 0
-HOST_PACKAGES := openssh-server openssh-client iptables iproute2 libfaketime
+HOST_PACKAGES := openssh-server openssh-client iptables iproute2
 VENV := .venv-$(VERSION)
 BIN := $(VENV)/bin
 

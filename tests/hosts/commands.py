@@ -1,6 +1,7 @@
 """Commands of the machine, and who runs in a network namespace."""
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -16,8 +17,10 @@ def command(*argv: str, timeout_s: float = 30.0) -> str:
     """Runs a command of the machine; returns what it printed.
 
     Raises:
-        RuntimeError: it failed, with what it wrote.
+        RuntimeError: it failed, with what it wrote, or is not installed.
     """
+    if shutil.which(argv[0], path=PATH) is None:
+        raise RuntimeError(f"{argv[0]} is not installed")
     done = subprocess.run(
         argv, capture_output=True, text=True, timeout=timeout_s, check=False, env={**os.environ, "PATH": PATH}
     )

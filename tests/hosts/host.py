@@ -6,16 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.hosts.commands import PATH, end_all_in, init_pid, pids_in, wait_until
+from tests.hosts.commands import PATH, command, end_all_in, init_pid, pids_in, wait_until
 from tests.hosts.disk import Disk
 from tests.hosts.network import Network
 
 BOOT = Path(__file__).with_name("boot.sh")
+CLOCK_SOURCE = Path(__file__).with_name("clock.c")
 SSHD_CONFIG = "/etc/ssh/sshd_config"
 PRELOAD = "/etc/ld.so.preload"
-FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)  # MT: for programs with threads
-# An offset moves the wall clock only; in what clears its environment the monotonic one is moved as well.
-CLOCK_ENVIRONMENT = {"FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+CLOCK = Path("/usr/local/lib/wrong-clock.so")
 
 
 @dataclass(frozen=True)
@@ -134,14 +133,7 @@ class Host:
 
     def enter(self, argv: Sequence[str], env: Mapping[str, str] | None = None, cwd: str = "/root") -> list[str]:
         """The command that runs `argv` in the host, past its sshd; it ends when the command is ended."""
-        variables = {
-            "HOME": "/root",
-            "USER": "root",
-            "PATH": PATH,
-            "LANG": "C.UTF-8",
-            **CLOCK_ENVIRONMENT,
-            **(env or {}),
-        }
+        variables = {"HOME": "/root", "USER": "root", "PATH": PATH, "LANG": "C.UTF-8", **(env or {})}
         return [
             *("nsenter", f"--target={self.init()}", "--mount", "--uts", "--ipc", "--net", "--pid", "--"),
             *("env", "-i", f"--chdir={cwd}", *(f"{name}={value}" for name, value in variables.items())),
@@ -221,23 +213,21 @@ class Host:
     def set_clock(self, offset_s: int) -> None:
         """Its wall clock is wrong by that much, for every process that starts from now on; 0 mends it.
 
-        No namespace has a wall clock of its own, so the loader of the host puts libfaketime before every program.
+        The host's loader puts clock.c before every program; see there what it does and what not.
 
         Raises:
-            RuntimeError: libfaketime is not installed on the machine.
+            RuntimeError: no C compiler.
         """
-        if offset_s and FAKETIME is None:
-            raise RuntimeError("libfaketime is not installed: apt-get install libfaketime")
-        preload, offset = self.path(PRELOAD), self.path("/etc/faketimerc")
+        preload, library = self.path(PRELOAD), self.path(CLOCK)
         preload.unlink(missing_ok=True)
-        self.path("/etc/ssh/sshd_config.d").mkdir(exist_ok=True)
-        environment = " ".join(f"{name}={value}" for name, value in CLOCK_ENVIRONMENT.items())
-        self.path("/etc/ssh/sshd_config.d/clock.conf").write_text(f"SetEnv {environment}\n" if offset_s else "")
+        library.unlink(missing_ok=True)  # never written over: what runs has it mapped
         if offset_s:
-            offset.write_text(f"{offset_s:+d}s\n")
-            preload.write_text(f"{FAKETIME}\n")
-        self.stop_sshd()
-        self.start_sshd()
+            argv = ["cc", "-shared", "-fPIC", "-O2", f"-DOFFSET_S={offset_s}", str(CLOCK_SOURCE)]
+            command(*argv, "-o", str(library), "-ldl")
+            preload.write_text(f"{CLOCK}\n")
+        if self.path(SSHD_CONFIG).exists():
+            self.stop_sshd()
+            self.start_sshd()
 
     def restore(self) -> None:
         """Takes back everything above; a host that is off is booted."""

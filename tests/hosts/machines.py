@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from tests.hosts.commands import PATH, command
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 STATE = Path("/run/spmd-launch-hosts")
 NAMES = ("h1", "h2", "h3")
 LAPTOP = "laptop"
-CLAIMED = range(200, 250)  # sets of processes that hold them while they live; lower numbers are for people
+CLAIMED = range(200, 240)  # sets of processes that hold them while they live; lower numbers are for people
 
 
 class TestHosts:
@@ -164,40 +164,47 @@ class TestHosts:
             self._network.iptables(self.laptop.namespace, rule)
 
 
+def hold(number: int) -> socket.socket | None:
+    """Claims a number until what is returned is closed; None where another process has it.
+
+    The claim is a socket's name, which the kernel takes back whenever and however this process ends.
+    """
+    claim = socket.socket(socket.AF_UNIX)
+    try:
+        claim.bind(f"\0spmd-launch-hosts-{number}")
+    except OSError:
+        claim.close()
+        return None
+    return claim
+
+
 @contextmanager
-def claimed(names: Sequence[str] = NAMES, *, from_machine: bool = False) -> Iterator[TestHosts]:
+def claimed(
+    names: Sequence[str] = NAMES, *, from_machine: bool = False, numbers: Sequence[int] = CLAIMED
+) -> Iterator[TestHosts]:
     """A set with a number that no other living process holds, up; down at the end.
 
-    What killed processes left of other claimed sets is removed as well. The claim is a socket's name, which the kernel
-    takes back whenever and however this process ends.
+    What killed processes left under any of `numbers` is removed first.
 
     Raises:
         RuntimeError: every number is held.
     """
-    held: TestHosts | None = None
-    claim = socket.socket(socket.AF_UNIX)
-    try:
-        for number in CLAIMED:
-            this = claim if held is None else socket.socket(socket.AF_UNIX)
-            try:
-                this.bind(f"\0spmd-launch-hosts-{number}")
-            except OSError:
-                continue
-            hosts = TestHosts(names, number, from_machine=from_machine)
-            if held is None:
-                held = hosts
-            else:
-                with this:
-                    hosts.down()
-        if held is None:
-            raise RuntimeError(f"all sets of test hosts from {CLAIMED[0]} to {CLAIMED[-1]} are in use")
-        try:
-            held.up()
-            yield held
-        finally:
-            held.down()
-    finally:
-        claim.close()
+    with ExitStack() as stack:
+        free = []
+        for number in numbers:
+            if claim := hold(number):
+                with claim:
+                    TestHosts(number=number).down()
+                free.append(number)
+        for number in free:
+            if claim := hold(number):
+                stack.enter_context(claim)
+                hosts = TestHosts(names, number, from_machine=from_machine)
+                stack.callback(hosts.down)
+                hosts.up()
+                yield hosts
+                return
+        raise RuntimeError(f"all sets of test hosts from {numbers[0]} to {numbers[-1]} are in use")
 
 
 def missing() -> str | None:

@@ -1,19 +1,21 @@
 """The test hosts are what they are said to be, and are gone when they are gone."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.hosts.commands import network_pids, pids_in, wait_until
-from tests.hosts.host import FAKETIME, Host
-from tests.hosts.machines import ROOT, TestHosts, claimed, missing
+from tests.hosts.host import Host
+from tests.hosts.machines import ROOT, TestHosts, claimed, hold, missing
 
 pytestmark = pytest.mark.hosts
 
@@ -132,25 +134,41 @@ def test_a_power_cut_ends_all_says_nothing_and_leaves_the_disk(hosts: TestHosts)
     assert h1.processes() == []
 
 
+# Nothing is read until all is sent; 33 is SO_RCVBUFFORCE, so that the buffer holds it all.
+COUNT = """
+import socket
+receiver = socket.socket(type=socket.SOCK_DGRAM)
+receiver.setsockopt(socket.SOL_SOCKET, 33, 1 << 23)
+receiver.bind(('', 5000))
+input(print(flush=True) or '')
+receiver.setblocking(False)
+count = 0
+try:
+    while receiver.recv(9):
+        count += 1
+except BlockingIOError:
+    print(count)
+"""
+SEND = "import socket, sys\ns = socket.socket(type=socket.SOCK_DGRAM)\n"
+SEND += "for _ in range(1000): s.sendto(b'x', (sys.argv[1], 5000))"
+
+
 def test_lost_packets(hosts: TestHosts) -> None:
     h1, h2 = hosts["h1"], hosts["h2"]
 
     def received_of_1000() -> int:
-        receiver = python(h1, "import socket; s = socket.socket(type=socket.SOCK_DGRAM); s.bind(('', 5000))\n"
-                              "s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22); print(flush=True); n = 0\n"
-                              "s.settimeout(0.7)\ntry:\n    while True: s.recv(9); n += 1\n"
-                              "except TimeoutError: print(n)")  # fmt: skip
+        entered = h1.enter([sys.executable, "-c", COUNT])
+        receiver = subprocess.Popen(entered, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert receiver.stdout is not None and receiver.stdout.readline() == "\n"
-        code = "import socket, time; s = socket.socket(type=socket.SOCK_DGRAM)\nfor i in range(1000):\n"
-        code += f"    s.sendto(b'x', ('{h1.address}', 5000)); time.sleep(0.0002)"
-        h2.run([sys.executable, "-c", code])
-        return int(receiver.communicate(timeout=30)[0])
+        h2.run([sys.executable, "-c", SEND, h1.address])
+        return int(receiver.communicate("\n", timeout=30)[0])
 
-    assert received_of_1000() > 980
+    assert connect(h2, h1.address) == REACHED  # each knows the other's hardware address by now
+    assert received_of_1000() == 1000
     h1.loss(50)
     assert 400 < received_of_1000() < 600  # six standard deviations
     h1.loss(0)
-    assert received_of_1000() > 980
+    assert received_of_1000() == 1000
 
 
 def test_orphans_are_seen_and_ssh_sessions_are_none(hosts: TestHosts) -> None:
@@ -213,16 +231,35 @@ def test_a_name_that_leads_to_loopback(hosts: TestHosts) -> None:
     assert hosts["h2"].run(["getent", "hosts", "h1"]).stdout.split() == [host.address, "h1"]
 
 
-@pytest.mark.skipif(FAKETIME is None, reason="libfaketime is not installed")
-def test_a_clock_that_is_an_hour_off(hosts: TestHosts) -> None:
-    code = f"{sys.executable} -c 'import time; print(time.time(), time.monotonic())'; date +%s"
-    hosts["h1"].set_clock(-3600)
+WAITS = """
+import queue, threading, time
+start, wall = time.monotonic(), time.time()
+time.sleep(0.2)
+threading.Event().wait(0.2)
+condition = threading.Condition()
+with condition:
+    condition.wait(0.2)
+try:
+    queue.Queue().get(timeout=0.2)
+except queue.Empty:
+    print(wall, start, time.monotonic() - start, time.time() - wall)
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+@pytest.mark.parametrize("offset_s", [-3600, 3600])
+def test_a_clock_that_is_an_hour_off(hosts: TestHosts, offset_s: int) -> None:
+    host = hosts["h1"]
+    host.path("/root/waits.py").write_text(WAITS)
+    host.set_clock(offset_s)
     now, monotonic = time.time(), time.monotonic()
-    python_time, python_monotonic, date = map(float, hosts.in_operator(hosts.ssh("h1", code)).stdout.split())
-    assert abs(python_time - now + 3600) < 60 and abs(date - now + 3600) < 60
-    assert abs(python_monotonic - monotonic) < 60
+    words = hosts.ssh("h1", f"{sys.executable} waits.py; date +%s")
+    wall, start, waited, waited_wall, date = map(float, hosts.in_operator(words).stdout.split())
+    assert abs(wall - now - offset_s) < 60 and abs(date - now - offset_s) < 60
+    assert abs(start - monotonic) < 60
+    assert 0.8 <= waited < 60 and 0.7 < waited_wall < 60
     assert abs(float(hosts["h2"].run(["date", "+%s"]).stdout) - now) < 60
-    hosts["h1"].set_clock(0)
+    host.set_clock(0)
     assert abs(float(hosts.in_operator(hosts.ssh("h1", "date +%s")).stdout) - now) < 60
 
 
@@ -251,28 +288,38 @@ def test_down_leaves_nothing_and_another_set_as_it_is(hosts: TestHosts) -> None:
     assert connect(hosts["h1"], hosts["h2"].address) == REACHED
 
 
-def test_the_next_claim_removes_what_a_killed_run_left(hosts: TestHosts) -> None:
-    code = "import time\nfrom tests.hosts.machines import claimed\nwith claimed(['a'], from_machine=True) as hosts:\n"
-    code += "    print(hosts.number, flush=True)\n    time.sleep(1000)"
-    run = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True,
-                           env={**os.environ, "PYTHONPATH": str(ROOT)})  # fmt: skip
-    assert run.stdout is not None
-    left = TestHosts(["a"], int(run.stdout.readline()))
+@pytest.fixture
+def by_hand() -> Iterator[int]:
+    """Number of a set for people that no other run of these tests uses."""
+    if why := missing():
+        pytest.skip(why)
+    number, claim = next((n, claim) for n in range(190, 200) if (claim := hold(n)))
+    with claim:
+        yield number
+
+
+def test_the_next_claim_removes_what_a_killed_run_left(by_hand: int) -> None:
+    numbers = [by_hand + 50]  # nobody else claims it
+    code = "import sys, time\nfrom tests.hosts.machines import claimed\n"
+    code += f"with claimed(['a'], from_machine=True, numbers={numbers}):\n    print(flush=True)\n    time.sleep(1000)"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    run = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True, env=environment)
+    assert run.stdout is not None and run.stdout.readline() == "\n"
+    with pytest.raises(RuntimeError, match="are in use"), claimed(["b"], numbers=numbers):
+        pass
     end(run)
+    left = TestHosts(["a"], numbers[0])
     assert left["a"].is_on()
     processes = network_pids(left["a"].namespace)
-    with claimed(["b"]) as hosts_of_next:
+    with claimed(["b"], numbers=numbers) as following:
+        assert following["b"].is_on() and not left["a"].is_on()
         assert not [pid for pid in processes if Path(f"/proc/{pid}/ns/net").exists()]
-        assert hosts_of_next.number == left.number and not left["a"].is_on()
     assert traces(left) == []
 
 
-def test_by_hand(tmp_path: Path) -> None:
-    if why := missing():
-        pytest.skip(why)
-
+def test_by_hand(by_hand: int, tmp_path: Path) -> None:
     def tool(*argv: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "tests.hosts", "--set", "199", *argv]
+        command = [sys.executable, "-m", "tests.hosts", "--set", str(by_hand), *argv]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         return subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
@@ -281,14 +328,14 @@ def test_by_hand(tmp_path: Path) -> None:
     try:
         up = tool("up")
         assert up.returncode == 0, up.stderr
-        assert "[10.77.199.10, 10.77.199.11, 10.77.199.12]" in (tmp_path / "lab.yaml").read_text()
+        assert f"[10.77.{by_hand}.10, 10.77.{by_hand}.11, 10.77.{by_hand}.12]" in (tmp_path / "lab.yaml").read_text()
         assert tool("run", "h2", "hostname").stdout == "h2\n"
         for action, is_on in {"cut": True, "heal": True, "kill": False, "boot": True}.items():
             assert tool(action, "h2").returncode == 0
-            assert TestHosts.existing(199)["h2"].is_on() == is_on
+            assert TestHosts.existing(by_hand)["h2"].is_on() == is_on
         again, unknown = tool("up"), tool("cut", "h9")
-        assert again.returncode == 2 and "set 199 is up" in again.stderr
-        assert unknown.returncode == 2 and "set 199 has no host h9" in unknown.stderr
+        assert again.returncode == 2 and f"set {by_hand} is up" in again.stderr
+        assert unknown.returncode == 2 and f"set {by_hand} has no host h9" in unknown.stderr
     finally:
         assert tool("down").returncode == 0
-    assert traces(TestHosts(number=199)) == []
+    assert traces(TestHosts(number=by_hand)) == []
