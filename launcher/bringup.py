@@ -171,10 +171,19 @@ async def _actors(ray: Any, cluster: Cluster, digest: str) -> list[HostFacts]:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as OnNode
 
     from launcher.agent import Agent
+    from launcher.keeper import Keeper
     from launcher.supervisor import Supervisor
 
     spec = cluster.spec
     lasting = {"lifetime": "detached", "max_restarts": -1, "namespace": NAMESPACE, "max_concurrency": 1000}
+    on_head = OnNode(cluster.hosts[0].node_id, soft=False)
+    keeper = None
+    if spec.head_disk_is_private:
+        keeper = (
+            ray.remote(Keeper)
+            .options(name="keeper", num_cpus=0, scheduling_strategy=on_head, max_task_retries=-1, **lasting)
+            .remote()
+        )
     agents = [
         ray.remote(Agent)
         .options(
@@ -183,14 +192,21 @@ async def _actors(ray: Any, cluster: Cluster, digest: str) -> list[HostFacts]:
             scheduling_strategy=OnNode(host.node_id, soft=False),
             **lasting,
         )
-        .remote(host.name, host.folder, host.address, spec.accelerator, spec.devices_per_host, dict(spec.env), digest)
+        .remote(
+            host.name,
+            host.folder,
+            host.address,
+            spec.accelerator,
+            spec.devices_per_host,
+            dict(spec.env),
+            digest,
+            keeper,
+        )
         for host in cluster.hosts
     ]
     supervisor = (
         ray.remote(Supervisor)
-        .options(
-            name="supervisor", num_cpus=1, scheduling_strategy=OnNode(cluster.hosts[0].node_id, soft=False), **lasting
-        )
+        .options(name="supervisor", num_cpus=1, scheduling_strategy=on_head, **lasting)
         .remote(cluster.name)
     )
     serving = supervisor.ready.remote()

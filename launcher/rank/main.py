@@ -86,6 +86,7 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
         rank=assignment["rank"],
         storage=assignment["storage"],
         say=control.send,
+        own_disk=assignment.get("own_disk", False),
     )
 
     def emit(event: Message) -> None:
@@ -108,6 +109,7 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
         attempt_id=assignment["attempt_id"],
         keep=assignment["keep"],
         replay=Replay(step=replay["step"], blocks=tuple(replay["blocks"])) if replay else None,
+        ask=control.ask if assignment.get("own_disk", False) else None,
     )
     injector.launches = context.launches
     context.launches.keep = BlackBox(Path(assignment["black_box"])).write
