@@ -73,7 +73,7 @@ class HostAttempt:
     async def _answer(self, question: Message) -> None:
         assert self.copies is not None, "a rank asks nothing where all hosts share a storage"
         answer = await self.copies.answer(question)
-        await self.process.send({**answer, "type": "answer", "number": question["number"]})
+        await self.process.send({"type": "answer", "number": question["number"], "answer": answer})
 
     def silence_s(self) -> float:
         """Seconds since the supervisor last asked."""

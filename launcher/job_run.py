@@ -29,6 +29,7 @@ from workloads.registry import checked_config
 MAX_PORTS_LOST = 5
 HOST_RETURN_S = 4.0  # Ray starts a killed agent again in one to two seconds
 LOOK_PERIOD_S = 1.0
+FENCE_TIMEOUT_S = 120.0  # it may have to wait for the commit of an older attempt
 
 
 class JobRun:
@@ -220,9 +221,12 @@ class JobRun:
             await asyncio.to_thread(write_fence, claim.storage, claim.attempt, claim.attempt_id)
             return
         try:
-            await self.keeper.fence.remote(claim)
+            await asyncio.wait_for(self.keeper.fence.remote(claim), FENCE_TIMEOUT_S)
         except RayTaskError as error:  # the head's disk fails: no host was lost
             raise error.cause from error
+        except TimeoutError:
+            why = f"the keeper of checkpoints on the head did not answer within {FENCE_TIMEOUT_S:g} s"
+            raise TimeoutError(why) from None
 
     def clear_hosts(self, pool: HostPool) -> None:
         """Removes the hosts' own copies of checkpoints, once the job has ended: the head has all that counts."""

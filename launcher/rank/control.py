@@ -91,7 +91,7 @@ class Control:
                 message = json.loads(line)
                 if message["type"] == "answer":
                     if asked := self._asked.get(message["number"]):  # else nobody waits any more
-                        asked.put(message)
+                        asked.put(message["answer"])
                 elif message["type"] != "lease":
                     self._received.put(message)
 

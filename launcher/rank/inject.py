@@ -131,10 +131,9 @@ class Injector:
 
     def _damage_newest_checkpoint(self) -> None:
         """Flips one bit in the largest file of the newest step here, if there is one; then kills this process."""
-        # On a host's own disk a step has its manifest only after a restore.
-        steps = sorted(
-            path for path in Path(self._storage).glob("step_*") if self._own_disk or (path / MANIFEST).exists()
-        )
+        steps = sorted(Path(self._storage).glob("step_*"))
+        if not self._own_disk:  # where a step has its manifest only after a restore
+            steps = [step for step in steps if (step / MANIFEST).exists()]
         if steps:
             files = [path for path in steps[-1].rglob("*") if path.is_file()]
             largest = max(files, key=lambda path: path.stat().st_size)

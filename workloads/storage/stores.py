@@ -20,6 +20,8 @@ from workloads.storage.manifest import DamageError, Files, Manifest, check_files
 Ask = Callable[[dict[str, Any]], dict[str, Any]]
 Event = dict[str, Any]
 
+_MADE_BY_FIRST = "array_metadatas"  # Orbax's other processes wait until its first one has made this folder
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Writer:
@@ -139,7 +141,7 @@ class HostStore:
         return name
 
     def open(self, name: str) -> epath.Path:
-        (self._root / name / STATE).mkdir(parents=True, exist_ok=True)
+        (self._root / name / STATE / _MADE_BY_FIRST).mkdir(parents=True, exist_ok=True)
         return self._root / name
 
     def deliver(self, name: str) -> Delivered:
