@@ -171,7 +171,7 @@ async def _actors(ray: Any, cluster: Cluster, digest: str) -> list[HostFacts]:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as OnNode
 
     from launcher.agent import Agent
-    from launcher.keeper import Keeper
+    from launcher.keeper import KeeperActor
     from launcher.supervisor import Supervisor
 
     spec = cluster.spec
@@ -180,7 +180,7 @@ async def _actors(ray: Any, cluster: Cluster, digest: str) -> list[HostFacts]:
     keeper = None
     if spec.head_disk_is_private:
         keeper = (
-            ray.remote(Keeper)
+            ray.remote(KeeperActor)
             .options(name="keeper", num_cpus=0, scheduling_strategy=on_head, max_task_retries=-1, **lasting)
             .remote()
         )

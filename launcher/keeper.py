@@ -37,7 +37,7 @@ class Claim:
 
 
 class Keeper:
-    """Runs on the head as an async Ray actor. Every write may be repeated, as Ray does after a restart.
+    """What the head does; every write may be repeated, as Ray does after a restart.
 
     All of its methods raise OSError where the head's disk fails, and those that write FencedError to an old attempt.
     """
@@ -45,11 +45,6 @@ class Keeper:
     def __init__(self) -> None:
         # An attempt that begins waits for the commit that is under way, and after that there is none of an older one.
         self._turns: dict[str, asyncio.Lock] = collections.defaultdict(asyncio.Lock)
-        threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
-
-    async def ready(self) -> int:
-        """This process's pid."""
-        return os.getpid()
 
     async def fence(self, claim: Claim) -> None:
         """Shuts out every attempt before this one."""
@@ -97,6 +92,14 @@ class Keeper:
     async def get(self, storage: str, path: str, offset: int, length: int) -> bytes:
         """A piece of a file below the job's folder."""
         return await asyncio.to_thread(_get, Path(storage) / path, offset, length)
+
+
+class KeeperActor(Keeper):
+    """Runs on the head as an async Ray actor, whose process ends with its raylet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
 
 
 def _put(claim: Claim, path: str, offset: int, data: bytes, facts: dict[str, Any] | None) -> None:

@@ -25,9 +25,8 @@ def merge_processes(state: Path) -> None:
     parts = sorted(state.glob("ocdbt.process_*"))
     if not parts:
         return  # a tree without arrays
-    context = (
-        ts.Context()
-    )  # one for all: stores of another context count as other disks, between which nothing is copied
+    # One context for all: stores of another count as other disks, between which nothing is copied.
+    context = ts.Context()
     try:
         whole = ts.KvStore.open({**_spec(state), "config": _CONFIG}, context=context).result()
         transaction = ts.Transaction(atomic=True)
