@@ -70,6 +70,7 @@ def test_a_lost_host_loses_nothing(saved: tuple[str, Path], disks: Path) -> None
     assert 0 < lacked["bytes"] < total and (all_of_it["bytes"], all_of_it["damaged"]) == (total, [])
 
 
+@pytest.mark.slow
 def test_another_layout_restores_the_same_bits(saved: tuple[str, Path], disks: Path) -> None:
     (found,) = restore(disks, num_hosts=1, devices_per_host=4)
     assert (found["step"], found["digest"]) == (15, saved[0])
@@ -90,6 +91,7 @@ def test_a_damaged_copy_is_repaired_and_damage_of_both_falls_back(saved: tuple[s
     assert repaired["step"] == 10 and repaired["damaged"] == [str(path.relative_to(local))]
 
 
+@pytest.mark.slow
 def test_the_heads_copy_is_a_checkpoint_as_on_a_shared_storage(saved: tuple[str, Path], disks: Path) -> None:
     arguments = {"num_hosts": 2, "devices_per_host": 2, "folder": disks, "axes": AXES, "step": None}
     ranks = run_ranks("tests.workloads.checkpoint_programs:restore", **arguments)
