@@ -20,6 +20,7 @@ from launcher.attempt import AGENT_RESTARTED, HostFacts, HostNews, RankTask
 from launcher.code_copy import unpack
 from launcher.environment import flags_that_matter, rank_environment
 from launcher.host_attempt import HostAttempt
+from launcher.host_copies import HostCopies
 from launcher.process_watch import end_with_parent
 from launcher.rank.black_box import read_black_box
 from launcher.rank_process import RankProcess, keep
@@ -39,6 +40,7 @@ class Agent:
         address: this host's address, for rank 0's coordination service.
         accelerator, devices_per_host, cluster_env: as in the cluster file.
         code_digest: of the code that the template runs until a job brings another.
+        keeper: Ray handle of the head's keeper of checkpoints; None: all hosts share a storage.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Agent:
         devices_per_host: int,
         cluster_env: dict[str, str],
         code_digest: str,
+        keeper: Any = None,
     ):
         self.host = host
         self.folder = Path(folder)
@@ -58,6 +61,7 @@ class Agent:
         self.devices_per_host = devices_per_host
         self.cluster_env = cluster_env
         self.code_digest = code_digest
+        self.keeper = keeper
         self.template: TemplateProcess | None = None
         self.templates = asyncio.Lock()
         self.attempts: dict[str, HostAttempt] = {}
@@ -164,7 +168,8 @@ class Agent:
             earlier.process.kill()
         self.code_digest = task.code_digest
         process = await self._fork(task.code_digest)
-        attempt = HostAttempt(task, process, self.folder / "attempts" / task.attempt_id)
+        copies = HostCopies(self.keeper, task, self.folder / "storage") if task.own_disk else None
+        attempt = HostAttempt(task, process, self.folder / "attempts" / task.attempt_id, copies)
         self.attempts[task.attempt_id] = attempt
         assignment = attempt.assignment(self.host, self.address, self.folder / "files")
         await process.assign(assignment, attempt.hear, attempt.silence_s)
@@ -222,6 +227,10 @@ class Agent:
         attempt = self.attempts.pop(attempt_id, None)
         if attempt is not None:
             await asyncio.to_thread(shutil.rmtree, attempt.folder, ignore_errors=True)
+
+    async def forget_steps(self, storage: str) -> None:
+        """Removes this host's copies of a job's checkpoints, where the head has them all."""
+        await asyncio.to_thread(shutil.rmtree, self.folder / "storage" / Path(storage).name, ignore_errors=True)
 
     # -- inside
 

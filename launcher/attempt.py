@@ -31,6 +31,8 @@ class RankTask:
         code_digest: which copy of our packages to run.
         storage: folder or URL of this job's checkpoints.
         watch_launches: as in `JobSpec`.
+        own_disk: `storage` lies on the head's disk, which no other host reaches: each keeps its files on its own disk,
+            and its agent copies them there.
         replay: `step` and `blocks` whose fingerprints to tell there, see `launcher.replay`; None: nothing is asked.
     """
 
@@ -53,6 +55,7 @@ class RankTask:
     code_digest: str
     storage: str
     watch_launches: bool = False
+    own_disk: bool = False
     replay: Mapping[str, Any] | None = None
 
 
@@ -63,6 +66,7 @@ def tasks_for(
     *,
     num_ranks: int,
     devices_per_host: int,
+    own_disk: bool,
     replay: Mapping[str, Any] | None,
 ) -> list[RankTask]:
     """What the ranks of one attempt are told, in the order of ranks.
@@ -73,7 +77,7 @@ def tasks_for(
         storage: folder or URL of the job's checkpoints.
         num_ranks: how many hosts take part.
         devices_per_host: says which rank a fault on a device falls to.
-        replay: as in `RankTask`.
+        own_disk, replay: as in `RankTask`.
     """
     attempt_id = f"{spec.name}.{attempt}.{time.time_ns():x}"  # unique for ever, readable in a process list
     faults = [Fault.from_json(fault) for fault in spec.faults]
@@ -98,6 +102,7 @@ def tasks_for(
             code_digest=spec.code_digest,
             storage=storage,
             watch_launches=spec.watch_launches,
+            own_disk=own_disk,
             replay=replay,
         )
         for rank in range(num_ranks)

@@ -14,6 +14,7 @@ from launcher.job_folder import JobFolder
 from launcher.mirror import mirror_record
 from launcher.rank_process import Message
 from launcher.recovery import AttemptEnd, ends_after
+from launcher.words import number_of_bytes
 
 
 class JobRecord:
@@ -167,9 +168,20 @@ class JobRecord:
                 self.checkpoint_step = event["step"]
                 self.save()
                 self.mirror()
+            if kind == "checkpoint":
+                details["path"] = f"{self.storage}/{details['path'].rpartition('/')[2]}"  # a host's own is not for long
+            if kind == "checkpoint-fetched":
+                self.note(_fetched(rank, self.hosts[rank], event))
             if kind == "watchdog" and event["finding"] == "slow":
                 self.note(f"rank {rank} on host {self.hosts[rank]} {event['text']}")
             if kind == "verdict":
                 self.verdicts.append({"rank": rank, **details})
             self.event(kind, rank=rank, **details)
         self.changed.set()
+
+
+def _fetched(rank: int, host: str, event: Message) -> str:
+    size, damaged = number_of_bytes(event["bytes"]), event["damaged"]
+    why = f"; its own copy was damaged: {', '.join(damaged[:3])}" + (" and more" if len(damaged) > 3 else "")
+    told = f"rank {rank} on host {host} fetched {size} of the checkpoint of step {event['step']} from the head"
+    return told + (why if damaged else "")

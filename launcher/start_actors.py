@@ -59,10 +59,19 @@ async def _start(ray: Any, cluster: Cluster, code_digest: str) -> list[HostFacts
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as OnNode
 
     from launcher.agent import Agent
+    from launcher.keeper import KeeperActor
     from launcher.supervisor import Supervisor
 
     spec = cluster.spec
     lasting = {"lifetime": "detached", "max_restarts": -1, "namespace": NAMESPACE, "max_concurrency": 1000}
+    on_head = OnNode(cluster.hosts[0].node_id, soft=False)
+    keeper = None
+    if spec.head_disk_is_private:
+        keeper = (
+            ray.remote(KeeperActor)
+            .options(name="keeper", num_cpus=0, scheduling_strategy=on_head, max_task_retries=-1, **lasting)
+            .remote()
+        )
     agents = [
         ray.remote(Agent)
         .options(
@@ -73,15 +82,20 @@ async def _start(ray: Any, cluster: Cluster, code_digest: str) -> list[HostFacts
             **lasting,
         )
         .remote(
-            host.name, host.folder, host.address, spec.accelerator, spec.devices_per_host, dict(spec.env), code_digest
+            host.name,
+            host.folder,
+            host.address,
+            spec.accelerator,
+            spec.devices_per_host,
+            dict(spec.env),
+            code_digest,
+            keeper,
         )
         for host in cluster.hosts
     ]
     supervisor = (
         ray.remote(Supervisor)
-        .options(
-            name="supervisor", num_cpus=1, scheduling_strategy=OnNode(cluster.hosts[0].node_id, soft=False), **lasting
-        )
+        .options(name="supervisor", num_cpus=1, scheduling_strategy=on_head, **lasting)
         .remote(cluster.name)
     )
     serving = supervisor.ready.remote()

@@ -30,7 +30,7 @@ from launcher.parity import gather_facts
 from launcher.process_watch import end_with_parent
 from launcher.protocol import MAX_LINE, Line, Message, error_answer
 from launcher.record_copy import news
-from launcher.storage import storage_for
+from launcher.storage import is_on_head, storage_for
 
 WATCH_PERIOD_S = 0.1
 FACTS_TIMEOUT_S = 120.0
@@ -53,11 +53,11 @@ class Supervisor:
         self.pool = HostPool(
             {host.name: ray.get_actor(f"agent:{host.name}", namespace=NAMESPACE) for host in cluster.hosts}
         )
+        self.keeper = ray.get_actor("keeper", namespace=NAMESPACE) if cluster.spec.head_disk_is_private else None
         self._tasks: set[asyncio.Task[Any]] = set()
         threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
-        self._serving = asyncio.get_running_loop().create_task(
-            self._serve()
-        )  # here, so that a restarted one serves too
+        # Here, so that a restarted one serves too.
+        self._serving = asyncio.get_running_loop().create_task(self._serve())
         self._adopt_jobs()
 
     async def ready(self) -> int:
@@ -224,6 +224,7 @@ class Supervisor:
             JobRecord(spec, folder, storage),
             devices_per_host=cluster.devices_per_host,
             min_hosts=cluster.min_hosts or cluster.num_hosts,
+            keeper=self.keeper if is_on_head(cluster, storage) else None,
         )
         self.queue.append(spec.name)
         return job
@@ -280,6 +281,7 @@ class Supervisor:
             raise
         finally:
             self.pool.release(job.spec.name)
+            job.clear_hosts(self.pool)
             self._start_next()
 
     async def _cancel(self, name: str, reason: str) -> Message:

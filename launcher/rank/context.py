@@ -21,7 +21,10 @@ def make_context(assignment: Message, faults: Sequence[Fault], control: Control,
         control: to the agent.
         progress: hears all that the workload emits, and tells the launches so far.
     """
-    injector = Injector(faults, rank=assignment["rank"], storage=assignment["storage"], say=control.send)
+    own_disk = assignment.get("own_disk", False)
+    injector = Injector(
+        faults, rank=assignment["rank"], storage=assignment["storage"], say=control.send, own_disk=own_disk
+    )
 
     def emit(event: Message) -> None:
         progress.emit(event)
@@ -44,6 +47,7 @@ def make_context(assignment: Message, faults: Sequence[Fault], control: Control,
         attempt_id=assignment["attempt_id"],
         keep=assignment["keep"],
         replay=Replay(step=replay["step"], blocks=tuple(replay["blocks"])) if replay else None,
+        ask=control.ask if own_disk else None,
     )
     injector.launches = context.launches
     context.launches.keep = BlackBox(Path(assignment["black_box"])).write

@@ -13,11 +13,11 @@ import pytest
 
 from tests.ranks import run_ranks
 from workloads import checkpoint
-from workloads.checkpoint.folders import StepFolder, superseded
 from workloads.context import Context
 from workloads.durable import as_path
 from workloads.errors import FencedError
 from workloads.fence import write_fence
+from workloads.storage.folders import StepFolder, superseded
 
 PROGRAMS = "tests.workloads.checkpoint_programs"
 AXES = {"a": 2, "b": 2}
