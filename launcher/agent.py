@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.attempt import AGENT_RESTARTED, HostFacts, HostNews, RankTask
+from launcher.certificates import new_request
 from launcher.code_copy import unpack
 from launcher.environment import flags_that_matter, rank_environment
 from launcher.host_attempt import HostAttempt
@@ -61,6 +62,7 @@ class Agent:
         self.template: TemplateProcess | None = None
         self.templates = asyncio.Lock()
         self.attempts: dict[str, HostAttempt] = {}
+        self.keys: dict[str, bytes] = {}  # of attempts that have not started
         for name in ("home", "tmp", "work", "code", "files", "ranks", "attempts"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
@@ -158,6 +160,11 @@ class Agent:
 
     # -- attempts
 
+    async def certificate_request(self, attempt_id: str) -> bytes:
+        """Makes a key for this host's rank of an attempt; the key stays here, and what asks for its signature goes."""
+        self.keys[attempt_id], request = new_request()
+        return request
+
     async def start(self, task: RankTask) -> int:
         """Starts this host's rank of an attempt; returns its pid. Of an earlier attempt nothing goes on."""
         for earlier in self.attempts.values():
@@ -166,7 +173,7 @@ class Agent:
         process = await self._fork(task.code_digest)
         attempt = HostAttempt(task, process, self.folder / "attempts" / task.attempt_id)
         self.attempts[task.attempt_id] = attempt
-        assignment = attempt.assignment(self.host, self.address, self.folder / "files")
+        assignment = attempt.assignment(self.host, self.address, self.folder / "files", self.keys.pop(task.attempt_id))
         await process.assign(assignment, attempt.hear, attempt.silence_s)
         keep(attempt.follow())
         return process.pid

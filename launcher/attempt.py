@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from launcher.certificates import RankCertificate
 from launcher.faults import Fault
 from launcher.job import JobSpec
 
@@ -32,6 +33,7 @@ class RankTask:
         storage: folder or URL of this job's checkpoints.
         watch_launches: as in `JobSpec`.
         replay: `step` and `blocks` whose fingerprints to tell there, see `launcher.replay`; None: nothing is asked.
+        certificate: what the rank shows its peers; added when its agent has asked for it.
     """
 
     attempt_id: str
@@ -54,6 +56,7 @@ class RankTask:
     storage: str
     watch_launches: bool = False
     replay: Mapping[str, Any] | None = None
+    certificate: RankCertificate | None = None
 
 
 def tasks_for(
@@ -111,6 +114,21 @@ def jax_config(config: Mapping[str, Any]) -> dict[str, Any]:
         "jax_enable_x64": bool(config.get("x64", False)),
         "jax_default_matmul_precision": None if precision == "default" else precision,
     }
+
+
+@dataclasses.dataclass
+class RankStatus:
+    """What is known of one rank while it runs."""
+
+    rank: int
+    host: str
+    pid: int | None = None
+    phase: str = "start"
+    step: int = 0
+    total: int = 0
+    metrics: dict[str, float] = dataclasses.field(default_factory=dict)
+    result: dict[str, Any] | None = None
+    ended: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

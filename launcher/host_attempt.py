@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from launcher.attempt import HostNews, RankTask
+from launcher.certificates import write_files
 from launcher.rank.memory import host_bytes
 from launcher.rank_process import Message, RankProcess, keep
 from launcher.stacks import kernel_state
@@ -35,8 +36,10 @@ class HostAttempt:
         self._heard = time.monotonic()
         self.output.mkdir(parents=True)
 
-    def assignment(self, host: str, address: str, files: Path) -> Message:
-        """The one message that turns a fork of the template into a rank."""
+    def assignment(self, host: str, address: str, files: Path, key: bytes) -> Message:
+        """The one message that turns a fork of the template into a rank; `key` is that of its certificate."""
+        assert self.task.certificate is not None, "the supervisor signs before it starts a rank"
+        tls = write_files(self.folder / "tls", key, self.task.certificate)
         paths = {param: str(files / sha256 / name) for param, (sha256, name) in self.task.files.items()}
         return {
             **dataclasses.asdict(self.task),
@@ -46,6 +49,7 @@ class HostAttempt:
             "address": address,
             "output": str(self.output),
             "black_box": str(self.black_box),
+            "tls": dataclasses.asdict(tls),
             "compile_cache": str(files.parent / "compile-cache"),
             "log": str(self.log),
         }

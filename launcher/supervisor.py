@@ -18,6 +18,7 @@ from ray.exceptions import RayError
 
 from cluster.record import Cluster
 from launcher.blobs import BlobStore
+from launcher.certificates import Authority
 from launcher.environment import NAMESPACE
 from launcher.errors import FailureError, UserError
 from launcher.host_pool import HostPool
@@ -47,6 +48,7 @@ class Supervisor:
         assert cluster is not None
         self.cluster = cluster
         self.blobs = BlobStore(cluster.folder / "blobs")
+        self.authority = Authority.open(cluster.folder, cluster.cluster_id)
         self.jobs: dict[str, JobRun] = {}
         self.queue: list[str] = []
         self.pool = HostPool(
@@ -54,9 +56,8 @@ class Supervisor:
         )
         self._tasks: set[asyncio.Task[Any]] = set()
         threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
-        self._serving = asyncio.get_running_loop().create_task(
-            self._serve()
-        )  # here, so that a restarted one serves too
+        # Here, so that a restarted one serves too.
+        self._serving = asyncio.get_running_loop().create_task(self._serve())
         self._adopt_jobs()
 
     async def ready(self) -> int:
@@ -213,6 +214,7 @@ class Supervisor:
             JobRecord(spec, folder, storage),
             devices_per_host=cluster.devices_per_host,
             min_hosts=cluster.min_hosts or cluster.num_hosts,
+            authority=self.authority,
         )
         self.queue.append(spec.name)
         return job

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.attempt import HostNews, RankTask
+from launcher.certificates import RankCertificate
 from launcher.host_attempt import HostAttempt
 from launcher.rank_process import RankProcess
 from launcher.template_process import TemplateProcess
@@ -21,6 +22,7 @@ TASK = RankTask(
     faults=(),
     attempt_id="job.1.0", job="job", rank=0, num_ranks=1, workload="psum-check", settings={}, files={}, seed=0,
     checkpoint_every=0, check_every=0, jax_config={}, code_digest="digest", storage="/nowhere",
+    certificate=RankCertificate(chain="", authority="", peer_uri_prefix=""),
 )  # fmt: skip
 
 
@@ -33,7 +35,7 @@ async def attempt_of(folder: Path, code: str) -> tuple[HostAttempt, RankProcess,
     template = await TemplateProcess.start(environment, folder, "digest")
     process = await template.fork()
     attempt = HostAttempt(TASK, process, folder / "attempt")
-    await process.assign(attempt.assignment("h0", "127.0.0.1", folder), attempt.hear, attempt.silence_s)
+    await process.assign(attempt.assignment("h0", "127.0.0.1", folder, b"key"), attempt.hear, attempt.silence_s)
     return attempt, process, template
 
 
