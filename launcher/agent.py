@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.attempt import AGENT_RESTARTED, HostFacts, HostNews, RankTask
-from launcher.certificates import new_request
+from launcher.certificates import RankFiles, new_request, write_files
 from launcher.code_copy import unpack
 from launcher.environment import flags_that_matter, rank_environment
 from launcher.host_attempt import HostAttempt
@@ -170,10 +170,12 @@ class Agent:
         for earlier in self.attempts.values():
             earlier.process.kill()
         self.code_digest = task.code_digest
+        folder = self.folder / "attempts" / task.attempt_id
+        tls = self._write_certificate(task, folder)  # what may fail comes before there is a process
         process = await self._fork(task.code_digest)
-        attempt = HostAttempt(task, process, self.folder / "attempts" / task.attempt_id)
+        attempt = HostAttempt(task, process, folder)
         self.attempts[task.attempt_id] = attempt
-        assignment = attempt.assignment(self.host, self.address, self.folder / "files", self.keys.pop(task.attempt_id))
+        assignment = attempt.assignment(self.host, self.address, self.folder / "files", tls)
         await process.assign(assignment, attempt.hear, attempt.silence_s)
         keep(attempt.follow())
         return process.pid
@@ -234,6 +236,12 @@ class Agent:
 
     def _code(self, digest: str) -> Path:
         return self.folder / "code" / digest
+
+    def _write_certificate(self, task: RankTask, folder: Path) -> RankFiles:
+        key = self.keys.pop(task.attempt_id, None)
+        if key is None or task.certificate is None:
+            raise RuntimeError(AGENT_RESTARTED)  # it has made the key in its last life, and kept it in memory
+        return write_files(folder / "tls", key, task.certificate)
 
     def _environment(self, code_digest: str) -> dict[str, str]:
         return rank_environment(

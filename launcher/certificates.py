@@ -134,11 +134,11 @@ def write_files(folder: Path, key: bytes, certificate: RankCertificate) -> RankF
     """Writes what a rank needs into `folder`, readable by its owner alone.
 
     Args:
-        folder: made here.
+        folder: made here, with those above it.
         key: of `new_request`.
         certificate: of `Authority.issue`.
     """
-    folder.mkdir(mode=0o700)
+    folder.mkdir(mode=0o700, parents=True)
     files = RankFiles(
         key=str(folder / "key.pem"),
         chain=str(folder / "chain.pem"),

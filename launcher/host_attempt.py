@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from launcher.attempt import HostNews, RankTask
-from launcher.certificates import write_files
+from launcher.certificates import RankFiles
 from launcher.rank.memory import host_bytes
 from launcher.rank_process import Message, RankProcess, keep
 from launcher.stacks import kernel_state
@@ -36,10 +36,8 @@ class HostAttempt:
         self._heard = time.monotonic()
         self.output.mkdir(parents=True)
 
-    def assignment(self, host: str, address: str, files: Path, key: bytes) -> Message:
-        """The one message that turns a fork of the template into a rank; `key` is that of its certificate."""
-        assert self.task.certificate is not None, "the supervisor signs before it starts a rank"
-        tls = write_files(self.folder / "tls", key, self.task.certificate)
+    def assignment(self, host: str, address: str, files: Path, tls: RankFiles) -> Message:
+        """The one message that turns a fork of the template into a rank."""
         paths = {param: str(files / sha256 / name) for param, (sha256, name) in self.task.files.items()}
         return {
             **dataclasses.asdict(self.task),

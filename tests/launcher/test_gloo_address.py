@@ -9,6 +9,7 @@ import pytest
 from tests.ranks import run_ranks
 
 PROGRAM = "tests.launcher.gloo_programs:first_psum"
+LATER = "tests.launcher.gloo_programs:later_group"
 ADDRESS = "127.0.0.5"  # Linux: all of 127/8 is this host
 NO_NAME = "no-such-host.invalid"
 
@@ -49,5 +50,13 @@ def test_a_jax_that_is_not_known_is_left_alone(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a process a host name of its own")
 def test_without_an_address_jax_goes_by_the_name() -> None:
     """Should this fail, JAX has changed, and the hook may no longer be needed."""
-    with pytest.raises(AssertionError, match="gloo.*rv == 0"):
+    with pytest.raises(AssertionError, match=r"gloo.*rv == 0"):
         run(address="", hostname=NO_NAME)
+
+
+@pytest.mark.slow
+def test_a_stranger_can_take_a_peers_place_in_a_group_that_forms_later() -> None:
+    """What docs/security.md warns of. Should this fail, gloo has learnt to tell strangers from peers: say so there."""
+    assert run_ranks(LATER, num_hosts=2, devices_per_host=2, stranger=False) == [1, 1]
+    with pytest.raises(AssertionError, match=r"(?s)exit codes \[None.*the later group begins"):
+        run_ranks(LATER, num_hosts=2, devices_per_host=2, stranger=True, timeout_s=60.0)

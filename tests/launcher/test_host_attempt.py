@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.attempt import HostNews, RankTask
-from launcher.certificates import RankCertificate
+from launcher.certificates import RankFiles
 from launcher.host_attempt import HostAttempt
 from launcher.rank_process import RankProcess
 from launcher.template_process import TemplateProcess
@@ -22,8 +22,10 @@ TASK = RankTask(
     faults=(),
     attempt_id="job.1.0", job="job", rank=0, num_ranks=1, workload="psum-check", settings={}, files={}, seed=0,
     checkpoint_every=0, check_every=0, jax_config={}, code_digest="digest", storage="/nowhere",
-    certificate=RankCertificate(chain="", authority="", peer_uri_prefix=""),
 )  # fmt: skip
+
+
+TLS = RankFiles(key="", chain="", authority="", peer_uri_prefix="")
 
 
 async def attempt_of(folder: Path, code: str) -> tuple[HostAttempt, RankProcess, TemplateProcess]:
@@ -35,7 +37,7 @@ async def attempt_of(folder: Path, code: str) -> tuple[HostAttempt, RankProcess,
     template = await TemplateProcess.start(environment, folder, "digest")
     process = await template.fork()
     attempt = HostAttempt(TASK, process, folder / "attempt")
-    await process.assign(attempt.assignment("h0", "127.0.0.1", folder, b"key"), attempt.hear, attempt.silence_s)
+    await process.assign(attempt.assignment("h0", "127.0.0.1", folder, TLS), attempt.hear, attempt.silence_s)
     return attempt, process, template
 
 
