@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.attempt import AGENT_RESTARTED, HostFacts, HostNews, RankTask
+from launcher.certificates import RankFiles, new_request, write_files
 from launcher.code_copy import unpack
 from launcher.environment import flags_that_matter, rank_environment
 from launcher.host_attempt import HostAttempt
@@ -65,6 +66,7 @@ class Agent:
         self.template: TemplateProcess | None = None
         self.templates = asyncio.Lock()
         self.attempts: dict[str, HostAttempt] = {}
+        self.keys: dict[str, bytes] = {}  # of attempts that have not started
         for name in ("home", "tmp", "work", "code", "files", "ranks", "attempts"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
@@ -162,16 +164,23 @@ class Agent:
 
     # -- attempts
 
+    async def certificate_request(self, attempt_id: str) -> bytes:
+        """Makes a key for this host's rank of an attempt; the key stays here, and what asks for its signature goes."""
+        self.keys[attempt_id], request = new_request()
+        return request
+
     async def start(self, task: RankTask) -> int:
         """Starts this host's rank of an attempt; returns its pid. Of an earlier attempt nothing goes on."""
         for earlier in self.attempts.values():
             earlier.process.kill()
         self.code_digest = task.code_digest
+        folder = self.folder / "attempts" / task.attempt_id
+        tls = self._write_certificate(task, folder)  # what may fail comes before there is a process
         process = await self._fork(task.code_digest)
         copies = HostCopies(self.keeper, task, self.folder / "storage") if task.own_disk else None
-        attempt = HostAttempt(task, process, self.folder / "attempts" / task.attempt_id, copies)
+        attempt = HostAttempt(task, process, folder, copies)
         self.attempts[task.attempt_id] = attempt
-        assignment = attempt.assignment(self.host, self.address, self.folder / "files")
+        assignment = attempt.assignment(self.host, self.address, self.folder / "files", tls)
         await process.assign(assignment, attempt.hear, attempt.silence_s)
         keep(attempt.follow())
         return process.pid
@@ -236,6 +245,12 @@ class Agent:
 
     def _code(self, digest: str) -> Path:
         return self.folder / "code" / digest
+
+    def _write_certificate(self, task: RankTask, folder: Path) -> RankFiles:
+        key = self.keys.pop(task.attempt_id, None)
+        if key is None or task.certificate is None:
+            raise RuntimeError(AGENT_RESTARTED)  # it has made the key in its last life, and kept it in memory
+        return write_files(folder / "tls", key, task.certificate)
 
     def _environment(self, code_digest: str) -> dict[str, str]:
         return rank_environment(

@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from launcher.certificates import RankCertificate
 from launcher.faults import Fault
 from launcher.job import JobSpec
 
@@ -34,6 +35,7 @@ class RankTask:
         own_disk: `storage` lies on the head's disk, which no other host reaches: each keeps its files on its own disk,
             and its agent copies them there.
         replay: `step` and `blocks` whose fingerprints to tell there, see `launcher.replay`; None: nothing is asked.
+        certificate: what the rank shows its peers; added when its agent has asked for it.
     """
 
     attempt_id: str
@@ -57,6 +59,7 @@ class RankTask:
     watch_launches: bool = False
     own_disk: bool = False
     replay: Mapping[str, Any] | None = None
+    certificate: RankCertificate | None = None
 
 
 def tasks_for(
@@ -116,6 +119,21 @@ def jax_config(config: Mapping[str, Any]) -> dict[str, Any]:
         "jax_enable_x64": bool(config.get("x64", False)),
         "jax_default_matmul_precision": None if precision == "default" else precision,
     }
+
+
+@dataclasses.dataclass
+class RankStatus:
+    """What is known of one rank while it runs."""
+
+    rank: int
+    host: str
+    pid: int | None = None
+    phase: str = "start"
+    step: int = 0
+    total: int = 0
+    metrics: dict[str, float] = dataclasses.field(default_factory=dict)
+    result: dict[str, Any] | None = None
+    ended: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from launcher.attempt import HostNews, RankTask
+from launcher.certificates import RankFiles
 from launcher.host_copies import HostCopies
 from launcher.rank.memory import host_bytes
 from launcher.rank_process import Message, RankProcess, keep
@@ -44,7 +45,7 @@ class HostAttempt:
         self._heard = time.monotonic()
         self.output.mkdir(parents=True)
 
-    def assignment(self, host: str, address: str, files: Path) -> Message:
+    def assignment(self, host: str, address: str, files: Path, tls: RankFiles) -> Message:
         """The one message that turns a fork of the template into a rank."""
         paths = {param: str(files / sha256 / name) for param, (sha256, name) in self.task.files.items()}
         return {
@@ -56,6 +57,7 @@ class HostAttempt:
             "output": str(self.output),
             "storage": str(self.copies.folder) if self.copies else self.task.storage,
             "black_box": str(self.black_box),
+            "tls": dataclasses.asdict(tls),
             "compile_cache": str(files.parent / "compile-cache"),
             "log": str(self.log),
         }

@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from launcher.attempt import RankStatus
 from launcher.first_cause import FirstCause
-from launcher.gang import RankStatus
 from launcher.job import JobSpec, JobState, check_transition
 from launcher.job_folder import JobFolder
 from launcher.mirror import mirror_record

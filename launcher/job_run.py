@@ -10,6 +10,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from launcher.attempt import tasks_for
 from launcher.blobs import BlobStore, ship
+from launcher.certificates import Authority
 from launcher.first_cause import FirstCause, first_cause
 from launcher.gang import Gang
 from launcher.host_pool import HostPool
@@ -38,10 +39,19 @@ class JobRun:
         record: what was asked for, and where to put what comes of it.
         devices_per_host: of the cluster.
         min_hosts: the fewest hosts to go on with after a loss.
+        authority: the cluster's.
         keeper: Ray handle of the head's keeper, where its checkpoints lie on the head's disk; else None.
     """
 
-    def __init__(self, record: JobRecord, *, devices_per_host: int, min_hosts: int, keeper: Any | None = None):
+    def __init__(
+        self,
+        record: JobRecord,
+        *,
+        devices_per_host: int,
+        min_hosts: int,
+        authority: Authority,
+        keeper: Any | None = None,
+    ):
         spec = record.spec
         self.record = record
         self.spec = spec
@@ -53,6 +63,7 @@ class JobRun:
             on_divergence=OnDivergence(spec.on_divergence),
         )
         self.keeper = keeper
+        self.authority = authority
         self.gang: Gang | None = None
         self._suspects: dict[str, str] = {}  # the cluster's, once the job runs
         self.cancelled = asyncio.Event()
@@ -192,7 +203,7 @@ class JobRun:
         )
         attempt_id = tasks[0].attempt_id
         await self._shut_out_older(attempt_id)
-        gang = self.gang = Gang(hosts, agents, tasks, self._hear)
+        gang = self.gang = Gang(hosts, agents, tasks, self.authority, self._hear)
         self.record.begin_attempt(attempt_id, hosts, gang.ranks)
         running = asyncio.ensure_future(gang.run())
         cancelled = asyncio.ensure_future(self.cancelled.wait())

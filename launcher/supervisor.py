@@ -18,6 +18,7 @@ from ray.exceptions import RayError
 
 from cluster.record import Cluster
 from launcher.blobs import BlobStore
+from launcher.certificates import Authority
 from launcher.environment import NAMESPACE
 from launcher.errors import FailureError, UserError
 from launcher.host_pool import HostPool
@@ -48,6 +49,7 @@ class Supervisor:
         assert cluster is not None
         self.cluster = cluster
         self.blobs = BlobStore(cluster.folder / "blobs")
+        self.authority = Authority.open(cluster.folder, cluster.cluster_id)
         self.jobs: dict[str, JobRun] = {}
         self.queue: list[str] = []
         self.pool = HostPool(
@@ -225,6 +227,7 @@ class Supervisor:
             devices_per_host=cluster.devices_per_host,
             min_hosts=cluster.min_hosts or cluster.num_hosts,
             keeper=self.keeper if is_on_head(cluster, storage) else None,
+            authority=self.authority,
         )
         self.queue.append(spec.name)
         return job

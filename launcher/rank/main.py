@@ -93,17 +93,23 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
 
 def rendezvous(assignment: Message, control: Control) -> None:
     """Rank 0 serves and publishes; every other rank waits for the address, then joins."""
+    from launcher.rank.gloo_address import bind_gloo
+    from launcher.rank.mutual_tls import why_unsupported
     from launcher.rank.rendezvous import join, serve
 
+    for channel, why in (("coordination service", why_unsupported()), ("gloo", bind_gloo(assignment["address"]))):
+        if why and assignment["rank"] == 0 and assignment["attempt"] == 1:  # alike on all ranks: once is enough
+            control.send({"type": "unguarded", "channel": channel, "why": why})
     if assignment["rank"] == 0:
         serve(
             assignment["address"],
             assignment["num_ranks"],
+            assignment["tls"],
             lambda address: control.send({"type": "coordinator", "address": address}),
         )
     else:
         message = control.receive()
-        join(message["address"], assignment["num_ranks"], assignment["rank"])
+        join(message["address"], assignment["num_ranks"], assignment["rank"], assignment["tls"])
 
 
 def report_error(error: BaseException, control: Control) -> None:
