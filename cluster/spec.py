@@ -16,6 +16,7 @@ MAX_NAME_LENGTH = 40
 
 # What the checkpoint library can open besides a folder.
 STORAGE_SCHEMES = ("gs", "s3")
+NO_STORAGE = "none"  # as `storage_path`: there is no place that all hosts reach
 _SCHEME_ALIASES = {"gcs": "gs", "google": "gs", "s3a": "s3", "s3n": "s3", "aws": "s3"}
 
 
@@ -25,6 +26,7 @@ class LocalProviderSpec:
 
     type: ClassVar[str] = "local"
     accelerators: ClassVar[tuple[str, ...]] = ("cpu",)
+    shares_disk: ClassVar[bool] = True  # what the head writes into its state folder, all hosts can read
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,7 @@ class SshProviderSpec:
 
     type: ClassVar[str] = "ssh"
     accelerators: ClassVar[tuple[str, ...]] = ("cpu", "gpu", "tpu")
+    shares_disk: ClassVar[bool] = False
     hosts: tuple[str, ...]
     user: str | None = None
     identity_file: str | None = None
@@ -54,7 +57,7 @@ class SshProviderSpec:
 
 ProviderSpec = LocalProviderSpec | SshProviderSpec
 
-# The open set of providers: a new one is a frozen dataclass with `type` and `accelerators` (kinds), and a row here.
+# The open set of providers: a new one is a frozen dataclass with these class variables, and a row here.
 PROVIDERS: Mapping[str, type[ProviderSpec]] = {spec.type: spec for spec in (LocalProviderSpec, SshProviderSpec)}
 
 # None of these can begin with a dash, which ssh would take for an option.
@@ -116,7 +119,8 @@ class ClusterSpec:
         python: what runs on hosts that are not this machine: a version such as "3.12", of which an environment is made
             there, or an absolute path to the interpreter of one that is there; None: the version that runs here.
         storage_path: where checkpoints go: an absolute folder (`~` is expanded at use, on the host that uses it),
-            `gs://` or `s3://`; None: a folder of the provider's choice.
+            `gs://` or `s3://`; "none": each host keeps them on its own disk, and the head has a copy of all; None: the
+            head's state folder where all hosts share its disk, else as "none".
 
     Raises:
         ClusterConfigError: naming the setting, what is allowed and what was found.
@@ -164,6 +168,11 @@ class ClusterSpec:
     def jax_hardware(self) -> Accelerator:
         """What JAX is to find on them."""
         return CPU if self.emulate else self.hardware
+
+    @property
+    def head_disk_is_private(self) -> bool:
+        """Whether other hosts reach what lies in the head's state folder only through its keeper."""
+        return self.storage_path == NO_STORAGE or not self.provider.shares_disk
 
     def to_json(self) -> dict[str, Any]:
         """A dict that JSON can hold, in the form of the cluster file."""
@@ -258,12 +267,12 @@ def _check_env(env: Any) -> None:
 
 
 def _check_storage_path(path: Any) -> None:
-    allowed = "must be an absolute folder (or one that begins with ~), gs://BUCKET/... or s3://BUCKET/..."
+    allowed = "must be an absolute folder (or one that begins with ~), gs://BUCKET/..., s3://BUCKET/... or none"
     if not isinstance(path, str):
         raise ClusterConfigError("storage_path", f"{allowed}, not {path!r}")
     scheme, separator, rest = path.partition("://")
     if separator and (scheme not in STORAGE_SCHEMES or not rest.strip("/")):
         hint = nearest(scheme, STORAGE_SCHEMES, _SCHEME_ALIASES) if scheme not in STORAGE_SCHEMES else ""
         raise ClusterConfigError("storage_path", f"{allowed}, not {path!r}{hint}")
-    if not separator and not path.startswith(("/", "~")):
+    if not separator and path != NO_STORAGE and not path.startswith(("/", "~")):
         raise ClusterConfigError("storage_path", f"{allowed}, not {path!r}")

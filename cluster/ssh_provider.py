@@ -27,6 +27,7 @@ from cluster.spec import ClusterSpec, SshProviderSpec, Target
 from cluster.ssh import Ssh, SshError
 from cluster.tunnel import Tunnel, client_run_folder, make_run_folder
 
+NETWORK_LEASE_S = "20"
 T = TypeVar("T")
 
 
@@ -151,7 +152,11 @@ class SshProvider:
         return Request(
             cluster_id=cluster_id,
             ray_folder=short_folder(cluster_id),
-            node_env={"PYTHONPATH": str(code.folder(machine.folder)), "SPMD_LAUNCH_HOME": machine.known.home},
+            node_env={
+                "PYTHONPATH": str(code.folder(machine.folder)),
+                "SPMD_LAUNCH_HOME": machine.known.home,
+                "SPMD_LAUNCH_LEASE_S": NETWORK_LEASE_S,
+            },
             accelerator=self.spec.accelerator,
             hosts=(HostRequest(index=index, name=machine.host, address=machine.known.address, place=place),),
         )

@@ -6,28 +6,27 @@ of it. A job that brings other code starts from a new template, which becomes wa
 
 import asyncio
 import contextlib
-import json
 import os
 import shutil
 import socket
-import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
 from launcher.attempt import AGENT_RESTARTED, HostFacts, HostNews, RankTask
+from launcher.certificates import RankFiles, new_request, write_files
 from launcher.code_copy import unpack
+from launcher.device_count import count_devices
 from launcher.environment import flags_that_matter, rank_environment
 from launcher.host_attempt import HostAttempt
+from launcher.host_copies import HostCopies
 from launcher.process_watch import end_with_parent
 from launcher.rank.black_box import read_black_box
 from launcher.rank_process import RankProcess, keep
 from launcher.stacks import take_stacks
 from launcher.template_process import TemplateEndedError, TemplateProcess
 from workloads.versions import versions
-
-PROBE_TIMEOUT_S = 90.0
 
 
 class Agent:
@@ -40,6 +39,7 @@ class Agent:
         accelerator: kind of the devices that JAX is to find here.
         devices_per_host, cluster_env: as in the cluster file.
         code_digest: of the code that the template runs until a job brings another.
+        keeper: Ray handle of the head's keeper of checkpoints; None: all hosts share a storage.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class Agent:
         devices_per_host: int,
         cluster_env: dict[str, str],
         code_digest: str,
+        keeper: Any = None,
     ):
         self.host = host
         self.folder = Path(folder)
@@ -59,10 +60,12 @@ class Agent:
         self.devices_per_host = devices_per_host
         self.cluster_env = cluster_env
         self.code_digest = code_digest
+        self.keeper = keeper
         self.found: dict[str, Any] = {}  # devices, as last counted
         self.template: TemplateProcess | None = None
         self.templates = asyncio.Lock()
         self.attempts: dict[str, HostAttempt] = {}
+        self.keys: dict[str, bytes] = {}  # of attempts that have not started
         for name in ("home", "tmp", "work", "code", "files", "ranks", "attempts"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
@@ -87,7 +90,7 @@ class Agent:
         """Looks at this host, counting its devices in a short-lived process."""
         environment = self._environment(self.code_digest)
         if not self.found or self.accelerator == "cpu" or not self._busy():  # a rank holds its host's TPU chips
-            self.found = await self._probe(environment)
+            self.found = await count_devices(environment, self.folder / "work")
         hostname = socket.gethostname()
         return HostFacts(
             host=self.host,
@@ -161,15 +164,23 @@ class Agent:
 
     # -- attempts
 
+    async def certificate_request(self, attempt_id: str) -> bytes:
+        """Makes a key for this host's rank of an attempt; the key stays here, and what asks for its signature goes."""
+        self.keys[attempt_id], request = new_request()
+        return request
+
     async def start(self, task: RankTask) -> int:
         """Starts this host's rank of an attempt; returns its pid. Of an earlier attempt nothing goes on."""
         for earlier in self.attempts.values():
             earlier.process.kill()
         self.code_digest = task.code_digest
+        folder = self.folder / "attempts" / task.attempt_id
+        tls = self._write_certificate(task, folder)  # what may fail comes before there is a process
         process = await self._fork(task.code_digest)
-        attempt = HostAttempt(task, process, self.folder / "attempts" / task.attempt_id)
+        copies = HostCopies(self.keeper, task, self.folder / "storage") if task.own_disk else None
+        attempt = HostAttempt(task, process, folder, copies)
         self.attempts[task.attempt_id] = attempt
-        assignment = attempt.assignment(self.host, self.address, self.folder / "files")
+        assignment = attempt.assignment(self.host, self.address, self.folder / "files", tls)
         await process.assign(assignment, attempt.hear, attempt.silence_s)
         keep(attempt.follow())
         return process.pid
@@ -226,10 +237,20 @@ class Agent:
         if attempt is not None:
             await asyncio.to_thread(shutil.rmtree, attempt.folder, ignore_errors=True)
 
+    async def forget_steps(self, storage: str) -> None:
+        """Removes this host's copies of a job's checkpoints, where the head has them all."""
+        await asyncio.to_thread(shutil.rmtree, self.folder / "storage" / Path(storage).name, ignore_errors=True)
+
     # -- inside
 
     def _code(self, digest: str) -> Path:
         return self.folder / "code" / digest
+
+    def _write_certificate(self, task: RankTask, folder: Path) -> RankFiles:
+        key = self.keys.pop(task.attempt_id, None)
+        if key is None or task.certificate is None:
+            raise RuntimeError(AGENT_RESTARTED)  # it has made the key in its last life, and kept it in memory
+        return write_files(folder / "tls", key, task.certificate)
 
     def _environment(self, code_digest: str) -> dict[str, str]:
         return rank_environment(
@@ -242,28 +263,6 @@ class Agent:
 
     def _busy(self) -> bool:
         return any(attempt.process.running for attempt in self.attempts.values())
-
-    async def _probe(self, environment: dict[str, str]) -> dict[str, Any]:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "launcher.rank.probe",
-            env=environment,
-            cwd=self.folder / "work",
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        try:
-            output, errors = await asyncio.wait_for(process.communicate(), PROBE_TIMEOUT_S)
-        except TimeoutError:
-            process.kill()
-            await process.wait()
-            return {"num_devices": -1, "device_kind": f"the device probe did not answer within {PROBE_TIMEOUT_S:g} s"}
-        if process.returncode:
-            lines = errors.decode(errors="replace").strip().splitlines() or ["no message"]
-            return {"num_devices": -1, "device_kind": f"the device probe failed: {lines[-1]}"}
-        found: dict[str, Any] = json.loads(output.decode().strip().splitlines()[-1])
-        return found
 
 
 def _store_file(folder: Path, name: str, data: bytes) -> None:

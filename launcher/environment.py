@@ -8,7 +8,9 @@ from cluster.processes import MARKER
 from cluster.slices import MEGASCALE
 from workloads.registry import WORKLOADS
 
-LEASE_S = 10.0
+# How long an agent lives without its supervisor, and a rank without its agent. Longer where there is a network between
+# them: a connection that was cut for 8 s is back after 13, because TCP tries again after pauses that double.
+LEASE_S = float(os.environ.get("SPMD_LAUNCH_LEASE_S", "10"))
 JAX_PLATFORMS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
 NAMESPACE = "spmd-launch"  # of our actors in Ray
 

@@ -60,16 +60,26 @@ async def _start(ray: Any, cluster: Cluster, code_digest: str) -> list[HostFacts
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as OnNode
 
     from launcher.agent import Agent
+    from launcher.keeper import KeeperActor
     from launcher.supervisor import Supervisor
 
     spec = cluster.spec
     lasting = {"lifetime": "detached", "max_restarts": -1, "namespace": NAMESPACE, "max_concurrency": 1000}
+    on_head = OnNode(cluster.hosts[0].node_id, soft=False)
+    keeper = None
+    if spec.head_disk_is_private:
+        keeper = (
+            ray.remote(KeeperActor)
+            .options(name="keeper", num_cpus=0, scheduling_strategy=on_head, max_task_retries=-1, **lasting)
+            .remote()
+        )
     agents = [
         ray.remote(Agent)
         .options(
             name=f"agent:{host.name}",
             num_cpus=1,
-            scheduling_strategy=OnNode(host.node_id, soft=False),
+            # By its name, not its node's id: a host that has joined again is another node.
+            label_selector={"spmd-launch/host": host.name},
             **_all_of_host(spec.hardware),
             **lasting,
         )
@@ -81,14 +91,13 @@ async def _start(ray: Any, cluster: Cluster, code_digest: str) -> list[HostFacts
             spec.devices_per_host,
             dict(spec.env),
             code_digest,
+            keeper,
         )
         for host in cluster.hosts
     ]
     supervisor = (
         ray.remote(Supervisor)
-        .options(
-            name="supervisor", num_cpus=1, scheduling_strategy=OnNode(cluster.hosts[0].node_id, soft=False), **lasting
-        )
+        .options(name="supervisor", num_cpus=1, scheduling_strategy=on_head, **lasting)
         .remote(cluster.name)
     )
     serving = supervisor.ready.remote()

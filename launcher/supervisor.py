@@ -19,6 +19,7 @@ from ray.exceptions import RayError
 from cluster.record import Cluster
 from cluster.slices import rank_units
 from launcher.blobs import BlobStore
+from launcher.certificates import Authority
 from launcher.environment import NAMESPACE
 from launcher.errors import FailureError, UserError
 from launcher.host_pool import HostPool
@@ -31,7 +32,7 @@ from launcher.parity import gather_facts
 from launcher.process_watch import end_with_parent
 from launcher.protocol import MAX_LINE, Line, Message, error_answer
 from launcher.record_copy import news
-from launcher.storage import storage_for
+from launcher.storage import is_on_head, storage_for
 
 WATCH_PERIOD_S = 0.1
 FACTS_TIMEOUT_S = 120.0
@@ -49,17 +50,18 @@ class Supervisor:
         assert cluster is not None
         self.cluster = cluster
         self.blobs = BlobStore(cluster.folder / "blobs")
+        self.authority = Authority.open(cluster.folder, cluster.cluster_id)
         self.jobs: dict[str, JobRun] = {}
         self.queue: list[str] = []
         self.pool = HostPool(
             {host.name: ray.get_actor(f"agent:{host.name}", namespace=NAMESPACE) for host in cluster.hosts},
             rank_units({host.name: host.place for host in cluster.hosts}),
         )
+        self.keeper = ray.get_actor("keeper", namespace=NAMESPACE) if cluster.spec.head_disk_is_private else None
         self._tasks: set[asyncio.Task[Any]] = set()
         threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
-        self._serving = asyncio.get_running_loop().create_task(
-            self._serve()
-        )  # here, so that a restarted one serves too
+        # Here, so that a restarted one serves too.
+        self._serving = asyncio.get_running_loop().create_task(self._serve())
         self._adopt_jobs()
 
     async def ready(self) -> int:
@@ -220,9 +222,14 @@ class Supervisor:
         return JobFolder.reopen(spec, self.cluster.name)
 
     def _add(self, spec: JobSpec, folder: JobFolder) -> JobRun:
-        path = self.cluster.spec.storage_path
-        storage = folder.job().get("storage") or storage_for(path, spec)  # where it has its checkpoints
-        job = self.jobs[spec.name] = JobRun(JobRecord(spec, folder, storage), self.cluster)
+        cluster = self.cluster.spec
+        storage = folder.job().get("storage") or storage_for(cluster.storage_path, spec)  # where it has its checkpoints
+        job = self.jobs[spec.name] = JobRun(
+            JobRecord(spec, folder, storage),
+            self.cluster,
+            self.authority,
+            keeper=self.keeper if is_on_head(cluster, storage) else None,
+        )
         self.queue.append(spec.name)
         return job
 
@@ -278,6 +285,7 @@ class Supervisor:
             raise
         finally:
             self.pool.release(job.spec.name)
+            job.clear_hosts(self.pool)
             self._start_next()
 
     async def _cancel(self, name: str, reason: str) -> Message:
