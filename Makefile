@@ -86,10 +86,12 @@ soak: setup
 soak-short: setup
 	$(BIN)/python benchmarks/soak.py --minutes 3 --workload transformer --slack $(SLACK)
 
-# Solves again; needs the package registry. Both files are checked in.
+# Solves again; needs the package registry. All three files are checked in.
 lock: setup
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--group dev pyproject.toml --output-file requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--no-header --no-annotate --constraint requirements.lock pyproject.toml --output-file cluster/hosts.lock
 	echo uv | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		- --output-file requirements-uv.lock
 

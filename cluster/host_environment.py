@@ -12,7 +12,7 @@ from cluster.provider import Say
 from cluster.ssh import Ssh
 
 MAKE_TIMEOUT_S = 1800.0
-LOCK = "requirements.lock"
+LOCK = Path(__file__).with_name("hosts.lock")  # what a host needs, with hashes; `make lock` solves it again
 MAKE = Path(__file__).with_name("make_environment.py")
 
 
@@ -32,7 +32,7 @@ def host_python(ssh: Ssh, facts: MachineFacts, python: str | None, say: Say) -> 
     if python is not None and python.startswith("/"):
         return python
     version = python or f"{sys.version_info.major}.{sys.version_info.minor}"
-    lock = _lock_file().read_bytes()
+    lock = LOCK.read_bytes()
     key = hashlib.sha256(lock + version.encode()).hexdigest()[:16]
     uv = b"" if facts.uv else _our_uv(facts)
     order = {"home": facts.home, "key": key, "version": version, "lock_bytes": len(lock), "uv": facts.uv,
@@ -44,19 +44,14 @@ def host_python(ssh: Ssh, facts: MachineFacts, python: str | None, say: Say) -> 
     return ready
 
 
-def _lock_file() -> Path:
-    path = Path(__file__).resolve().parent.parent / LOCK
-    if not path.is_file():
-        raise ClusterError(f"{LOCK} is not beside the packages here; name an interpreter on the hosts: `python: /PATH`")
-    return path
-
-
 def _our_uv(facts: MachineFacts) -> bytes:
     """The uv of this machine, for a host that has none."""
     try:
         from uv import find_uv_bin
     except ImportError as error:
-        raise ClusterError(f"host {facts.host}: has no uv, and neither has this machine: install uv there") from error
+        raise ClusterError(
+            f"host {facts.host}: has no uv, and neither has this machine: `pip install uv` here or there"
+        ) from error
     if facts.machine != platform.machine() or facts.system != platform.system():
         raise ClusterError(f"host {facts.host}: has no uv, and ours is for {platform.machine()}: install uv there")
     return Path(find_uv_bin()).read_bytes()

@@ -10,7 +10,6 @@ import zipfile
 from pathlib import Path
 
 PACKAGES = ("launcher", "cluster", "workloads")
-EXTRA_FILES = ("requirements.lock",)
 _LEFT_OUT = {"__pycache__", ".mypy_cache", ".ruff_cache"}
 
 
@@ -35,7 +34,6 @@ def read_code(root: Path) -> list[CodeFile]:
         for path in (root / package).rglob("*"):
             if path.is_file() and not _LEFT_OUT.intersection(path.parts) and path.suffix != ".pyc":
                 files.append(_read(root, path))
-    files += [_read(root, root / name) for name in EXTRA_FILES if (root / name).is_file()]
     return sorted(files, key=lambda file: file.path)
 
 

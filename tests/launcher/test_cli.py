@@ -16,7 +16,7 @@ from tests.conftest import ROOT, Cli
 
 SURFACE = {
     "up": [],
-    "down": ["--force"],
+    "down": ["--force", "--purge"],
     "status": ["--json", "--watch"],
     "submit": ["--check-every", "--checkpoint-every", "--cluster", "--detach", "--inject", "--json", "--keep",
                "--max-failures", "--max-preemptions", "--name", "--no-program-barrier", "--no-wait", "--num-hosts",

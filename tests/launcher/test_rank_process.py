@@ -1,6 +1,7 @@
 """Real rank processes: what they end with is known exactly, and none of them outlives the hand that held it."""
 
 import asyncio
+import dataclasses
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 import pytest
 
 from cluster.processes import ProcessId
+from launcher.certificates import Authority, new_request, write_files
 from launcher.rank.exit_codes import EXIT_LEASE_LOST
 from launcher.rank_process import Exit, Message, RankProcess
 from launcher.template_process import TemplateProcess
@@ -57,7 +59,14 @@ class Host:
             "storage": str(self.folder), "log": str(self.log), "jax_config": {}, "checkpoint_every": 0,
             "check_every": 0, "attempt": 1, "attempt_id": "t.1.0", "resume": False, "keep": 3, "faults": [],
             "files": {}, "program_barrier": True, "black_box": str(self.folder / "launches"),
+            "tls": self.certificate(),
         }  # fmt: skip
+
+    def certificate(self) -> dict[str, str]:
+        """Of rank 0 of the attempt, as its agent writes it."""
+        key, request = new_request()
+        issued = Authority.open(self.folder, "cluster").issue(request, "t.1.0", 0)
+        return dataclasses.asdict(write_files(self.folder / "tls", key, issued))
 
     async def start(self, code: str) -> RankProcess:
         """A rank that runs `code`, forked from a template of its own, which `run` ends."""
