@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from cluster.errors import ClusterConfigError, nearest
+from cluster.ray_spec import EVERY_NODE, RayProviderSpec
 
 MAX_HOSTS = 64
 MAX_DEVICES_PER_HOST = 64
@@ -22,6 +23,7 @@ class LocalProviderSpec:
 
     type: ClassVar[str] = "local"
     accelerators: ClassVar[tuple[str, ...]] = ("cpu",)
+    owns_ray: ClassVar[bool] = True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,6 +38,7 @@ class SshProviderSpec:
 
     type: ClassVar[str] = "ssh"
     accelerators: ClassVar[tuple[str, ...]] = ("cpu",)
+    owns_ray: ClassVar[bool] = True
     hosts: tuple[str, ...]
     user: str | None = None
     identity_file: str | None = None
@@ -49,10 +52,13 @@ class SshProviderSpec:
             raise ClusterConfigError("provider.identity_file", f"must be a file, not {self.identity_file!r}")
 
 
-ProviderSpec = LocalProviderSpec | SshProviderSpec
+ProviderSpec = LocalProviderSpec | SshProviderSpec | RayProviderSpec
 
-# The open set of providers: a new one is a frozen dataclass with `type` and `accelerators`, and a row here.
-PROVIDERS: Mapping[str, type[ProviderSpec]] = {spec.type: spec for spec in (LocalProviderSpec, SshProviderSpec)}
+# The open set of providers: a new one is a frozen dataclass with `type`, `accelerators` and `owns_ray` (whether Ray is
+# ours to start and to end), and a row here.
+PROVIDERS: Mapping[str, type[ProviderSpec]] = {
+    spec.type: spec for spec in (LocalProviderSpec, SshProviderSpec, RayProviderSpec)
+}
 
 # None of these can begin with a dash, which ssh would take for an option.
 _USER = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
@@ -102,7 +108,7 @@ class ClusterSpec:
     Attributes:
         name: lower-case letters, digits and dashes; names the cluster's state folder and is said to the CLI.
         provider: where hosts come from, with what that provider needs to know.
-        num_hosts: 1 to 64.
+        num_hosts: 1 to 64; of a Ray that is not ours also EVERY_NODE: as many as its nodes can be.
         devices_per_host: 1 to 64 JAX devices (emulated ones on `cpu`).
         accelerator: what the devices are; the provider says what it has.
         spares: hosts beyond num_hosts that stand in for lost ones; 0 to 63, with num_hosts at most 64.
@@ -132,11 +138,11 @@ class ClusterSpec:
         _check_name(self.name)
         if not isinstance(self.provider, tuple(PROVIDERS.values())):
             raise ClusterConfigError("provider", f"must be one of {', '.join(PROVIDERS)}, not {self.provider!r}")
-        _check_count("num_hosts", self.num_hosts, MAX_HOSTS)
+        _check_count("num_hosts", self.num_hosts, MAX_HOSTS, minimum=1 if self.provider.owns_ray else EVERY_NODE)
         _check_count("devices_per_host", self.devices_per_host, MAX_DEVICES_PER_HOST)
         _check_count("spares", self.spares, MAX_HOSTS - self.num_hosts, minimum=0)
         if self.min_hosts is not None:
-            _check_count("min_hosts", self.min_hosts, self.num_hosts)
+            _check_count("min_hosts", self.min_hosts, self.num_hosts or MAX_HOSTS)
         _check_accelerator(self.accelerator, self.provider)
         _check_env(self.env)
         if isinstance(self.provider, SshProviderSpec):
@@ -145,6 +151,10 @@ class ClusterSpec:
             _check_python(self.python, self.provider)
         if self.storage_path is not None:
             _check_storage_path(self.storage_path)
+
+    def is_met_by(self, found: "ClusterSpec") -> bool:
+        """Whether a cluster with the spec `found` is what is asked for here."""
+        return dataclasses.replace(self, num_hosts=self.num_hosts or found.num_hosts) == found
 
     def to_json(self) -> dict[str, Any]:
         """A dict that JSON can hold, in the form of the cluster file."""
@@ -166,6 +176,8 @@ class ClusterSpec:
             given["provider"] = provider_from_json(given["provider"])
             if isinstance(given["provider"], SshProviderSpec) and isinstance(given.get("spares", 0), int):
                 given.setdefault("num_hosts", len(given["provider"].hosts) - given.get("spares", 0))
+            if isinstance(given["provider"], RayProviderSpec):
+                given.setdefault("num_hosts", EVERY_NODE)
         check_keys(given, cls)
         return cls(**given)
 
@@ -256,8 +268,8 @@ def _check_enough_hosts(provider: SshProviderSpec, num_hosts: int, spares: int) 
 
 
 def _check_python(python: Any, provider: ProviderSpec) -> None:
-    if provider.type == "local":
-        raise ClusterConfigError("python", "is for other machines; a local cluster runs the Python of this command")
+    if not isinstance(provider, SshProviderSpec):
+        raise ClusterConfigError("python", f"is for hosts over ssh; provider {provider.type} has its own Python")
     if not isinstance(python, str) or not re.fullmatch(r"3\.1[1-3]|/[^\0\n]+", python):
         raise ClusterConfigError(
             "python", f'must be "3.11", "3.12", "3.13" or the absolute path of an interpreter, not {python!r}'

@@ -11,16 +11,17 @@ import os
 import shutil
 import socket
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
+from cluster.abandoned import end_abandoned_ranks
+from cluster.processes import MARKER
 from launcher.attempt import AGENT_RESTARTED, HostFacts, HostNews, RankTask
 from launcher.code_copy import unpack
 from launcher.environment import flags_that_matter, rank_environment
 from launcher.host_attempt import HostAttempt
-from launcher.process_watch import end_with_parent
+from launcher.process_watch import end_with_raylet
 from launcher.rank.black_box import read_black_box
 from launcher.rank_process import RankProcess, keep
 from launcher.stacks import take_stacks
@@ -39,6 +40,7 @@ class Agent:
         address: this host's address, for rank 0's coordination service.
         accelerator, devices_per_host, cluster_env: as in the cluster file.
         code_digest: of the code that the template runs until a job brings another.
+        owns_ray: whether the Ray node is ours, and a holder watches over this host.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Agent:
         devices_per_host: int,
         cluster_env: dict[str, str],
         code_digest: str,
+        owns_ray: bool,
     ):
         self.host = host
         self.folder = Path(folder)
@@ -63,7 +66,8 @@ class Agent:
         self.attempts: dict[str, HostAttempt] = {}
         for name in ("home", "tmp", "work", "code", "files", "ranks", "attempts"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
-        threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
+        end_with_raylet(owns_ray, self._kill_ranks)
+        end_abandoned_ranks(self.folder, os.environ.get(MARKER, ""))  # of the agent before this one
 
     # -- what is on this host
 
@@ -224,6 +228,11 @@ class Agent:
             await asyncio.to_thread(shutil.rmtree, attempt.folder, ignore_errors=True)
 
     # -- inside
+
+    def _kill_ranks(self) -> None:
+        """At once: a frozen one cannot see that this process ends, nor can its children."""
+        for attempt in list(self.attempts.values()):
+            attempt.process.kill()
 
     def _code(self, digest: str) -> Path:
         return self.folder / "code" / digest

@@ -8,7 +8,6 @@ from cluster.processes import MARKER
 from workloads.registry import WORKLOADS
 
 LEASE_S = 10.0
-NAMESPACE = "spmd-launch"  # of our actors in Ray
 
 
 def preimports() -> str:

@@ -8,11 +8,13 @@ import asyncio
 import dataclasses
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
-from cluster.record import Cluster
+from cluster.processes import MARKER
+from cluster.ray_nodes import AGENT_CPUS, SUPERVISOR_CPUS
+from cluster.record import NAMESPACE, Cluster
 from launcher.attempt import HostFacts
-from launcher.environment import NAMESPACE
 from launcher.errors import FailureError
 from launcher.parity import gather_facts
 from launcher.storage import probe_storage
@@ -61,25 +63,38 @@ async def _start(ray: Any, cluster: Cluster, code_digest: str) -> list[HostFacts
     from launcher.agent import Agent
     from launcher.supervisor import Supervisor
 
-    spec = cluster.spec
+    spec, owns_ray = cluster.spec, cluster.spec.provider.owns_ray
     lasting = {"lifetime": "detached", "max_restarts": -1, "namespace": NAMESPACE, "max_concurrency": 1000}
     agents = [
         ray.remote(Agent)
         .options(
-            name=f"agent:{host.name}",
-            num_cpus=1,
+            name=cluster.actor_name(f"agent:{host.name}"),
+            num_cpus=AGENT_CPUS,
             scheduling_strategy=OnNode(host.node_id, soft=False),
             **lasting,
+            **({} if owns_ray else _our_code(cluster, Path(host.folder).parents[1], code_digest)),
         )
         .remote(
-            host.name, host.folder, host.address, spec.accelerator, spec.devices_per_host, dict(spec.env), code_digest
+            host.name,
+            host.folder,
+            host.address,
+            spec.accelerator,
+            spec.devices_per_host,
+            dict(spec.env),
+            code_digest,
+            owns_ray,
         )
         for host in cluster.hosts
     ]
+    head = cluster.hosts[0].node_id if owns_ray else ray.get_runtime_context().get_node_id()
     supervisor = (
         ray.remote(Supervisor)
         .options(
-            name="supervisor", num_cpus=1, scheduling_strategy=OnNode(cluster.hosts[0].node_id, soft=False), **lasting
+            name=cluster.actor_name("supervisor"),
+            num_cpus=min(SUPERVISOR_CPUS, _cpus(ray, head)),
+            scheduling_strategy=OnNode(head, soft=False),
+            **lasting,
+            **({} if owns_ray else _our_code(cluster, cluster.folder, code_digest)),
         )
         .remote(cluster.name)
     )
@@ -90,6 +105,27 @@ async def _start(ray: Any, cluster: Cluster, code_digest: str) -> list[HostFacts
     for agent in agents:
         agent.fill_standby.remote()
     return facts
+
+
+def _our_code(cluster: Cluster, folder: Path, code_digest: str) -> dict[str, Any]:
+    """An actor's options where Ray is not ours: what hosts of our own have in their environment.
+
+    Args:
+        folder: of the cluster, where the actor will be.
+    """
+    environment = {
+        "PYTHONPATH": str(folder / "code" / code_digest),
+        "SPMD_LAUNCH_HOME": str(folder.parents[1]),
+        MARKER: cluster.cluster_id,
+    }
+    return {"runtime_env": {"env_vars": environment}}
+
+
+def _cpus(ray: Any, node_id: str) -> float:
+    """How many a node offers in all."""
+    node = next(node for node in ray.nodes() if node["NodeID"] == node_id)
+    cpus: float = node["Resources"].get("CPU", 0.0)
+    return cpus
 
 
 def main() -> int:

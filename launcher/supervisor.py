@@ -9,16 +9,14 @@ import contextlib
 import dataclasses
 import json
 import os
-import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
-from cluster.record import Cluster
+from cluster.record import NAMESPACE, Cluster
 from launcher.blobs import BlobStore
-from launcher.environment import NAMESPACE
 from launcher.errors import FailureError, UserError
 from launcher.host_pool import HostPool
 from launcher.job import JobSpec, JobState
@@ -27,7 +25,7 @@ from launcher.job_queue import Waiting, next_to_start
 from launcher.job_record import JobRecord
 from launcher.job_run import JobRun
 from launcher.parity import gather_facts
-from launcher.process_watch import end_with_parent
+from launcher.process_watch import end_with_raylet
 from launcher.protocol import MAX_LINE, Line, Message, error_answer
 from launcher.record_copy import news
 from launcher.storage import storage_for
@@ -51,10 +49,13 @@ class Supervisor:
         self.jobs: dict[str, JobRun] = {}
         self.queue: list[str] = []
         self.pool = HostPool(
-            {host.name: ray.get_actor(f"agent:{host.name}", namespace=NAMESPACE) for host in cluster.hosts}
+            {
+                host.name: ray.get_actor(cluster.actor_name(f"agent:{host.name}"), namespace=NAMESPACE)
+                for host in cluster.hosts
+            }
         )
         self._tasks: set[asyncio.Task[Any]] = set()
-        threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
+        end_with_raylet(cluster.spec.provider.owns_ray)
         self._serving = asyncio.get_running_loop().create_task(
             self._serve()
         )  # here, so that a restarted one serves too
