@@ -105,6 +105,12 @@ def actors() -> list[Any]:
     return [actor for actor in found if actor.state != gcs_pb2.ActorTableData.DEAD]
 
 
+def state_name(actor: Any) -> str:
+    """`ALIVE`, `PENDING_CREATION`, and so on."""
+    name: str = gcs_pb2.ActorTableData.ActorState.Name(actor.state)
+    return name
+
+
 def _require_listener(address: str) -> None:
     host, _, port = address.rpartition(":")
     try:

@@ -33,8 +33,8 @@ def start_actors(cluster: Cluster, code_digest: str) -> list[HostFacts]:
         return asyncio.run(asyncio.wait_for(_start(ray, cluster, code_digest), ANSWER_TIMEOUT_S))
     except TimeoutError as error:
         raise FailureError(
-            f"cluster {cluster.name!r}: not all agents answered within {ANSWER_TIMEOUT_S:g} s; "
-            f"Ray's logs were in {cluster.run_folder}"
+            f"cluster {cluster.name!r}: not all agents answered within {ANSWER_TIMEOUT_S:g} s{_not_started(cluster)}; "
+            + (f"Ray's logs were in {cluster.run_folder}" if cluster.spec.provider.owns_ray else "see Ray's own logs")
         ) from error
     finally:
         ray.shutdown()
@@ -119,6 +119,15 @@ def _our_code(cluster: Cluster, folder: Path, code_digest: str) -> dict[str, Any
         MARKER: cluster.cluster_id,
     }
     return {"runtime_env": {"env_vars": environment}}
+
+
+def _not_started(cluster: Cluster) -> str:
+    """Those of our actors that Ray has not placed: others have been quicker to take the CPU that was free."""
+    from cluster.ray_join import actors, state_name
+
+    ours = [a for a in actors() if a.ray_namespace == NAMESPACE and a.name.startswith(cluster.actor_name(""))]
+    waiting = [f"{actor.name} is {state_name(actor)}" for actor in ours if state_name(actor) != "ALIVE"]
+    return f" ({', '.join(waiting)})" if waiting else ""
 
 
 def _cpus(ray: Any, node_id: str) -> float:

@@ -104,8 +104,8 @@ NAME = "must be 1 to 40 of a-z, 0-9 and dashes, beginning and ending with a lett
 KEYS = (
     "(allowed: name, provider, num_hosts, devices_per_host, accelerator, spares, min_hosts, env, python, storage_path)"
 )
-TYPE = "c.yaml:2: provider.type: must be one of local, ssh, not "
-NO_TYPE = "c.yaml:2: provider: must be {type: TYPE} with a TYPE of local, ssh, not "
+TYPE = "c.yaml:2: provider.type: must be one of local, ssh, ray, not "
+NO_TYPE = "c.yaml:2: provider: must be {type: TYPE} with a TYPE of local, ssh, ray, not "
 NOT_YAML = "c.yaml:6: not YAML: "
 HOSTS = "c.yaml:3: num_hosts: must be a whole number from 1 to 64, not "
 
