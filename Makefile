@@ -4,10 +4,13 @@ PYTHON ?= python3
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 # How many times the promised seconds a fault's report may take: more than 1 where others use the machine too.
 SLACK ?= 1
+# Which set of test hosts: several can stand side by side on one machine.
+SET ?= 0
+HOST_PACKAGES := openssh-server openssh-client iptables iproute2
 VENV := .venv-$(VERSION)
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test test-slow test-long test-fast faults faults-sample soak soak-short lint lock bench clean
+.PHONY: setup demo test test-slow test-long test-fast test-hosts test-hosts-up test-hosts-down host-packages faults faults-sample soak soak-short lint lock bench clean
 
 setup: $(VENV)/.ready
 
@@ -24,18 +27,38 @@ demo: setup
 	$(BIN)/spmd-launch demo
 
 test: setup
-	$(BIN)/python -m pytest -q -m "not slow and not long" --durations=15
+	$(BIN)/python -m pytest -q -m "not slow and not long and not hosts" --durations=15
 
 # What takes longer: layouts of the MCMC workloads, MNIST.
 test-slow: setup
-	$(BIN)/python -m pytest -q -m "slow and not long" --durations=15
+	$(BIN)/python -m pytest -q -m "slow and not long and not hosts" --durations=15
 
 # Every workload killed and resumed again and again, 10,000 replica checks: longer than CI has time for.
 test-long: setup
-	$(BIN)/python -m pytest -q -m long --durations=15
+	$(BIN)/python -m pytest -q -m "long and not hosts" --durations=15
 
 test-fast: setup
-	$(BIN)/python -m pytest -q -m "not slow and not long and not cluster"
+	$(BIN)/python -m pytest -q -m "not slow and not long and not cluster and not hosts"
+
+# On three hosts with an sshd each, made of namespaces on this machine and removed at the end; see tests/hosts/machines.py.
+test-hosts: setup host-packages
+	$(BIN)/python -m pytest -q -m hosts --durations=15
+
+# Leaves three such hosts up and writes lab.yaml, their cluster file, here. SET=1 is another set beside them.
+test-hosts-up: setup host-packages
+	$(BIN)/python -m tests.hosts --set $(SET) up
+
+test-hosts-down: setup
+	$(BIN)/python -m tests.hosts --set $(SET) down
+
+host-packages:
+	@[ "$$(id -u)" = 0 ] || { echo "Test hosts need root: sudo make $(MAKECMDGOALS)"; exit 2; }
+	@missing=; for program in sshd iptables ip; do command -v $$program >/dev/null || missing="$$missing $$program"; done; \
+		[ -z "$$missing" ] && exit; \
+		command -v apt-get >/dev/null || { echo "Test hosts need programs that are not installed:$$missing"; exit 2; }; \
+		echo "Test hosts need$$missing: installing $(HOST_PACKAGES) with apt-get;"; \
+		echo "Debian may then start an sshd on this machine, which the tests do not use"; \
+		apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y $(HOST_PACKAGES)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -4,7 +4,7 @@ On a laptop it owns all hosts of the cluster, elsewhere the one that the machine
 workers at once (one after another costs twice the time). The kernel ends a raylet with the thread that forked it, so
 the threads wait for ever, and whatever ends this process, a SIGKILL included, ends every node. What a raylet leaves
 behind ends by itself: agents watch their parent, ranks their lease. A rank that was frozen (SIGSTOP) cannot; it is
-ended here.
+ended here. A machine without the head joins it again if its node dies.
 """
 
 import datetime
@@ -30,6 +30,7 @@ from cluster.record import write_json
 OBJECT_STORE_BYTES = 128 * 2**20  # a laptop's; what passes through is code, logs and results
 WATCH_PERIOD_S = 0.5
 JOIN_TIMEOUT_S = 110.0
+REJOIN_TIMEOUT_S = 600.0  # a head that is away for longer is not waited for
 
 
 class Nodes:
@@ -154,6 +155,48 @@ def wait_for_head(folder: Path) -> str:
             time.sleep(0.1)
 
 
+def hold(nodes: Nodes, stop: threading.Event) -> bool:
+    """Starts the nodes and watches them until they are to stop; False if those died without which there is nothing."""
+    nodes.start()
+    nodes.report().save(nodes.folder)
+    log(f"{len(nodes.nodes)} host(s) up")
+    while not stop.wait(WATCH_PERIOD_S):
+        if nodes.first_is_dead():
+            return False
+        nodes.end_lost_hosts()
+        for host_folder in nodes.folder.glob("hosts/*"):
+            for line in end_abandoned_ranks(host_folder, nodes.request.cluster_id):
+                log(line)
+    return True
+
+
+def hold_again(request: Request, folder: Path, stop: threading.Event) -> bool:
+    """Joins the head again whenever this machine's node has died, as it does when it was cut off for long.
+
+    Returns:
+        False if the head did not answer for REJOIN_TIMEOUT_S.
+    """
+    deadline = time.monotonic() + REJOIN_TIMEOUT_S
+    while not stop.is_set() and time.monotonic() < deadline:
+        nodes = Nodes(request, folder)
+        try:
+            if hold(nodes, stop):
+                return True
+            log("the node of this machine died: joining the head again")
+            deadline = time.monotonic() + REJOIN_TIMEOUT_S
+        except RuntimeError as error:  # the head is not to be reached now
+            log(f"cannot join the head: {error}")
+        finally:
+            end_nodes(nodes)
+    return stop.is_set()
+
+
+def end_nodes(nodes: Nodes) -> None:
+    """Ends the nodes, and every other process of the cluster on this machine."""
+    nodes.stop()
+    end_processes(marked_processes(nodes.request.cluster_id, ProcessId.current()), grace_s=1.0)
+
+
 def main(folder: Path) -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -162,23 +205,17 @@ def main(folder: Path) -> int:
     nodes = Nodes(request, folder)
     os.makedirs(request.ray_folder, mode=0o700)
     try:
-        nodes.start()
-        nodes.report().save(folder)
-        log(f"{len(nodes.nodes)} host(s) up")
-        while not stop.wait(WATCH_PERIOD_S):
-            if nodes.first_is_dead():
-                why = f"the Ray processes of {request.hosts[0].name} died"
-                log(f"{why}: ending what this machine has of the cluster")
-                write_json(folder / "ended.json", {"why": why})
-                return 1
-            nodes.end_lost_hosts()
-            for host_folder in folder.glob("hosts/*"):
-                for line in end_abandoned_ranks(host_folder, request.cluster_id):
-                    log(line)
-        return 0
+        good = hold(nodes, stop)
+        end_nodes(nodes)
+        if not good and not request.has_head:
+            good = hold_again(request, folder, stop)
+        if not good:
+            why = f"the Ray processes of {request.hosts[0].name} died"
+            log(f"{why}: ending what this machine has of the cluster")
+            write_json(folder / "ended.json", {"why": why})
+        return 0 if good else 1
     finally:
-        nodes.stop()
-        end_processes(marked_processes(request.cluster_id, ProcessId.current()), grace_s=1.0)
+        end_nodes(nodes)
         shutil.rmtree(request.ray_folder, ignore_errors=True)
         log("ended")
 

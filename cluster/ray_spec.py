@@ -20,6 +20,7 @@ class RayProviderSpec:
     type: ClassVar[str] = "ray"
     accelerators: ClassVar[tuple[str, ...]] = ("cpu",)
     owns_ray: ClassVar[bool] = False
+    shares_disk: ClassVar[bool] = False
     address: str
 
     def __post_init__(self) -> None:

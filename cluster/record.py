@@ -5,6 +5,7 @@ $SPMD_LAUNCH_HOME (~/.spmd-launch)
         cluster.json        this record, written when all hosts are up
         request.json        what the holder was asked for; there from the first moment
         token               Ray's token, 0600
+        authority.key, .pem what signs the certificates of ranks, 0600; see launcher.certificates
         holder.log
         blobs/SHA256        code and input files, once per content
         hosts/HOST/         what an emulated host calls its disk

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from cluster.errors import ClusterConfigError, nearest
 from cluster.ray_spec import EVERY_NODE, RayProviderSpec
+from cluster.spec_keys import check_keys
 
 MAX_HOSTS = 64
 MAX_DEVICES_PER_HOST = 64
@@ -14,6 +15,7 @@ MAX_NAME_LENGTH = 40
 
 # What the checkpoint library can open besides a folder.
 STORAGE_SCHEMES = ("gs", "s3")
+NO_STORAGE = "none"  # as `storage_path`: there is no place that all hosts reach
 _SCHEME_ALIASES = {"gcs": "gs", "google": "gs", "s3a": "s3", "s3n": "s3", "aws": "s3"}
 
 
@@ -23,7 +25,8 @@ class LocalProviderSpec:
 
     type: ClassVar[str] = "local"
     accelerators: ClassVar[tuple[str, ...]] = ("cpu",)
-    owns_ray: ClassVar[bool] = True
+    owns_ray: ClassVar[bool] = True  # Ray is ours to start and to end
+    shares_disk: ClassVar[bool] = True  # what the head writes into its state folder, all hosts can read
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,6 +42,7 @@ class SshProviderSpec:
     type: ClassVar[str] = "ssh"
     accelerators: ClassVar[tuple[str, ...]] = ("cpu",)
     owns_ray: ClassVar[bool] = True
+    shares_disk: ClassVar[bool] = False
     hosts: tuple[str, ...]
     user: str | None = None
     identity_file: str | None = None
@@ -54,8 +58,7 @@ class SshProviderSpec:
 
 ProviderSpec = LocalProviderSpec | SshProviderSpec | RayProviderSpec
 
-# The open set of providers: a new one is a frozen dataclass with `type`, `accelerators` and `owns_ray` (whether Ray is
-# ours to start and to end), and a row here.
+# The open set of providers: a new one is a frozen dataclass with these class variables, and a row here.
 PROVIDERS: Mapping[str, type[ProviderSpec]] = {
     spec.type: spec for spec in (LocalProviderSpec, SshProviderSpec, RayProviderSpec)
 }
@@ -117,7 +120,8 @@ class ClusterSpec:
         python: what runs on hosts that are not this machine: a version such as "3.12", of which an environment is made
             there, or an absolute path to the interpreter of one that is there; None: the version that runs here.
         storage_path: where checkpoints go: an absolute folder (`~` is expanded at use, on the host that uses it),
-            `gs://` or `s3://`; None: a folder of the provider's choice.
+            `gs://` or `s3://`; "none": each host keeps them on its own disk, and the head has a copy of all; None: the
+            head's state folder where all hosts share its disk, else as "none".
 
     Raises:
         ClusterConfigError: naming the setting, what is allowed and what was found.
@@ -155,6 +159,11 @@ class ClusterSpec:
     def is_met_by(self, found: "ClusterSpec") -> bool:
         """Whether a cluster with the spec `found` is what is asked for here."""
         return dataclasses.replace(self, num_hosts=self.num_hosts or found.num_hosts) == found
+
+    @property
+    def head_disk_is_private(self) -> bool:
+        """Whether other hosts reach what lies in the head's state folder only through its keeper."""
+        return self.storage_path == NO_STORAGE or not self.provider.shares_disk
 
     def to_json(self) -> dict[str, Any]:
         """A dict that JSON can hold, in the form of the cluster file."""
@@ -198,49 +207,6 @@ def provider_from_json(value: Any) -> ProviderSpec:
     options = {key: option for key, option in value.items() if key != "type"}
     check_keys(options, PROVIDERS[kind], "provider.", also=("type",))
     return PROVIDERS[kind](**options)
-
-
-# What users of other launchers write first.
-_KEY_ALIASES = {
-    "hosts": "num_hosts",
-    "nodes": "num_hosts",
-    "num_nodes": "num_hosts",
-    "num_workers": "num_hosts",
-    "workers": "num_hosts",
-    "max_hosts": "num_hosts",
-    "min_workers": "min_hosts",
-    "spare_hosts": "spares",
-    "devices": "devices_per_host",
-    "num_devices": "devices_per_host",
-    "chips_per_host": "devices_per_host",
-    "gpus_per_node": "devices_per_host",
-    "cluster_name": "name",
-    "environment": "env",
-    "env_vars": "env",
-    "storage": "storage_path",
-    "checkpoint_dir": "storage_path",
-}
-
-
-def check_keys(given: Mapping[str, Any], spec: type, prefix: str = "", also: tuple[str, ...] = ()) -> None:
-    """Refuses keys that a spec does not have, then keys that it lacks.
-
-    Args:
-        given: the mapping to check.
-        spec: a dataclass; its fields are the allowed keys, those without a default are required.
-        prefix: put before a key in the message.
-        also: allowed keys that are not fields.
-    """
-    fields = dataclasses.fields(spec)
-    allowed = [*also, *(field.name for field in fields)]
-    for key in given:
-        if key not in allowed:
-            hint = nearest(key, allowed, _KEY_ALIASES)
-            raise ClusterConfigError(f"{prefix}{key}", f"no such key{hint} (allowed: {', '.join(allowed)})")
-    for field in fields:
-        no_default = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        if no_default and field.name not in given:
-            raise ClusterConfigError(f"{prefix}{field.name}", "is missing")
 
 
 def _check_name(name: Any) -> None:
@@ -296,12 +262,12 @@ def _check_env(env: Any) -> None:
 
 
 def _check_storage_path(path: Any) -> None:
-    allowed = "must be an absolute folder (or one that begins with ~), gs://BUCKET/... or s3://BUCKET/..."
+    allowed = "must be an absolute folder (or one that begins with ~), gs://BUCKET/..., s3://BUCKET/... or none"
     if not isinstance(path, str):
         raise ClusterConfigError("storage_path", f"{allowed}, not {path!r}")
     scheme, separator, rest = path.partition("://")
     if separator and (scheme not in STORAGE_SCHEMES or not rest.strip("/")):
         hint = nearest(scheme, STORAGE_SCHEMES, _SCHEME_ALIASES) if scheme not in STORAGE_SCHEMES else ""
         raise ClusterConfigError("storage_path", f"{allowed}, not {path!r}{hint}")
-    if not separator and not path.startswith(("/", "~")):
+    if not separator and path != NO_STORAGE and not path.startswith(("/", "~")):
         raise ClusterConfigError("storage_path", f"{allowed}, not {path!r}")

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from cluster.errors import ClusterError
 from cluster.host_facts import problems, warnings
-from cluster.machine import HostRequest, MachineUp, Request
+from cluster.machine import NETWORK_LEASE_S, HostRequest, MachineUp, Request
 from cluster.place_code import Code
 from cluster.provider import Say
 from cluster.record import Cluster, Host, cluster_folder, home, short_folder
@@ -148,7 +148,11 @@ class SshProvider:
         return Request(
             cluster_id=cluster_id,
             ray_folder=short_folder(cluster_id),
-            node_env={"PYTHONPATH": str(code.folder(machine.folder)), "SPMD_LAUNCH_HOME": machine.known.home},
+            node_env={
+                "PYTHONPATH": str(code.folder(machine.folder)),
+                "SPMD_LAUNCH_HOME": machine.known.home,
+                "SPMD_LAUNCH_LEASE_S": NETWORK_LEASE_S,
+            },
             hosts=(HostRequest(index=index, name=machine.host, address=machine.known.address),),
         )
 

@@ -18,9 +18,11 @@ from typing import Any
 from cluster.abandoned import end_abandoned_ranks
 from cluster.processes import MARKER
 from launcher.attempt import AGENT_RESTARTED, HostFacts, HostNews, RankTask
+from launcher.certificates import RankFiles, new_request, write_files
 from launcher.code_copy import unpack
 from launcher.environment import flags_that_matter, rank_environment
 from launcher.host_attempt import HostAttempt
+from launcher.host_copies import HostCopies
 from launcher.process_watch import end_with_raylet
 from launcher.rank.black_box import read_black_box
 from launcher.rank_process import RankProcess, keep
@@ -41,6 +43,7 @@ class Agent:
         accelerator, devices_per_host, cluster_env: as in the cluster file.
         code_digest: of the code that the template runs until a job brings another.
         owns_ray: whether the Ray node is ours, and a holder watches over this host.
+        keeper: Ray handle of the head's keeper of checkpoints; None: all hosts share a storage.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Agent:
         cluster_env: dict[str, str],
         code_digest: str,
         owns_ray: bool,
+        keeper: Any = None,
     ):
         self.host = host
         self.folder = Path(folder)
@@ -61,9 +65,11 @@ class Agent:
         self.devices_per_host = devices_per_host
         self.cluster_env = cluster_env
         self.code_digest = code_digest
+        self.keeper = keeper
         self.template: TemplateProcess | None = None
         self.templates = asyncio.Lock()
         self.attempts: dict[str, HostAttempt] = {}
+        self.keys: dict[str, bytes] = {}  # of attempts that have not started
         for name in ("home", "tmp", "work", "code", "files", "ranks", "attempts"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         end_with_raylet(owns_ray, self._kill_ranks)
@@ -162,15 +168,23 @@ class Agent:
 
     # -- attempts
 
+    async def certificate_request(self, attempt_id: str) -> bytes:
+        """Makes a key for this host's rank of an attempt; the key stays here, and what asks for its signature goes."""
+        self.keys[attempt_id], request = new_request()
+        return request
+
     async def start(self, task: RankTask) -> int:
         """Starts this host's rank of an attempt; returns its pid. Of an earlier attempt nothing goes on."""
         for earlier in self.attempts.values():
             earlier.process.kill()
         self.code_digest = task.code_digest
+        folder = self.folder / "attempts" / task.attempt_id
+        tls = self._write_certificate(task, folder)  # what may fail comes before there is a process
         process = await self._fork(task.code_digest)
-        attempt = HostAttempt(task, process, self.folder / "attempts" / task.attempt_id)
+        copies = HostCopies(self.keeper, task, self.folder / "storage") if task.own_disk else None
+        attempt = HostAttempt(task, process, folder, copies)
         self.attempts[task.attempt_id] = attempt
-        assignment = attempt.assignment(self.host, self.address, self.folder / "files")
+        assignment = attempt.assignment(self.host, self.address, self.folder / "files", tls)
         await process.assign(assignment, attempt.hear, attempt.silence_s)
         keep(attempt.follow())
         return process.pid
@@ -227,6 +241,10 @@ class Agent:
         if attempt is not None:
             await asyncio.to_thread(shutil.rmtree, attempt.folder, ignore_errors=True)
 
+    async def forget_steps(self, storage: str) -> None:
+        """Removes this host's copies of a job's checkpoints, where the head has them all."""
+        await asyncio.to_thread(shutil.rmtree, self.folder / "storage" / Path(storage).name, ignore_errors=True)
+
     # -- inside
 
     def _kill_ranks(self) -> None:
@@ -236,6 +254,12 @@ class Agent:
 
     def _code(self, digest: str) -> Path:
         return self.folder / "code" / digest
+
+    def _write_certificate(self, task: RankTask, folder: Path) -> RankFiles:
+        key = self.keys.pop(task.attempt_id, None)
+        if key is None or task.certificate is None:
+            raise RuntimeError(AGENT_RESTARTED)  # it has made the key in its last life, and kept it in memory
+        return write_files(folder / "tls", key, task.certificate)
 
     def _environment(self, code_digest: str) -> dict[str, str]:
         return rank_environment(

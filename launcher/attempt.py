@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from launcher.certificates import RankCertificate
 from launcher.faults import Fault
 from launcher.job import JobSpec
 
@@ -31,7 +32,10 @@ class RankTask:
         code_digest: which copy of our packages to run.
         storage: folder or URL of this job's checkpoints.
         watch_launches: as in `JobSpec`.
+        own_disk: `storage` lies on the head's disk, which no other host reaches: each keeps its files on its own disk,
+            and its agent copies them there.
         replay: `step` and `blocks` whose fingerprints to tell there, see `launcher.replay`; None: nothing is asked.
+        certificate: what the rank shows its peers; added when its agent has asked for it.
     """
 
     attempt_id: str
@@ -53,7 +57,9 @@ class RankTask:
     code_digest: str
     storage: str
     watch_launches: bool = False
+    own_disk: bool = False
     replay: Mapping[str, Any] | None = None
+    certificate: RankCertificate | None = None
 
 
 def tasks_for(
@@ -63,6 +69,7 @@ def tasks_for(
     *,
     num_ranks: int,
     devices_per_host: int,
+    own_disk: bool,
     replay: Mapping[str, Any] | None,
 ) -> list[RankTask]:
     """What the ranks of one attempt are told, in the order of ranks.
@@ -73,7 +80,7 @@ def tasks_for(
         storage: folder or URL of the job's checkpoints.
         num_ranks: how many hosts take part.
         devices_per_host: says which rank a fault on a device falls to.
-        replay: as in `RankTask`.
+        own_disk, replay: as in `RankTask`.
     """
     attempt_id = f"{spec.name}.{attempt}.{time.time_ns():x}"  # unique for ever, readable in a process list
     faults = [Fault.from_json(fault) for fault in spec.faults]
@@ -98,6 +105,7 @@ def tasks_for(
             code_digest=spec.code_digest,
             storage=storage,
             watch_launches=spec.watch_launches,
+            own_disk=own_disk,
             replay=replay,
         )
         for rank in range(num_ranks)
@@ -111,6 +119,21 @@ def jax_config(config: Mapping[str, Any]) -> dict[str, Any]:
         "jax_enable_x64": bool(config.get("x64", False)),
         "jax_default_matmul_precision": None if precision == "default" else precision,
     }
+
+
+@dataclasses.dataclass
+class RankStatus:
+    """What is known of one rank while it runs."""
+
+    rank: int
+    host: str
+    pid: int | None = None
+    phase: str = "start"
+    step: int = 0
+    total: int = 0
+    metrics: dict[str, float] = dataclasses.field(default_factory=dict)
+    result: dict[str, Any] | None = None
+    ended: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,9 @@ from pathlib import Path
 from cluster.processes import MARKER
 from workloads.registry import WORKLOADS
 
-LEASE_S = 10.0
+# How long an agent lives without its supervisor, and a rank without its agent. Longer where there is a network between
+# them: a connection that was cut for 8 s is back after 13, because TCP tries again after pauses that double.
+LEASE_S = float(os.environ.get("SPMD_LAUNCH_LEASE_S", "10"))
 
 
 def preimports() -> str:

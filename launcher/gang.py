@@ -8,7 +8,8 @@ from typing import Any
 
 from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
 
-from launcher.attempt import AGENT_RESTARTED, HostNews, RankTask
+from launcher.attempt import AGENT_RESTARTED, HostNews, RankStatus, RankTask
+from launcher.certificates import Authority
 from launcher.environment import LEASE_S
 from launcher.gang_watch import GangWatch
 from launcher.job import RankEnd
@@ -30,21 +31,6 @@ STOP_TIMEOUT_S = 10.0
 LOOK_TIMEOUT_S = 3.0
 
 
-@dataclasses.dataclass
-class RankStatus:
-    """What is known of one rank while it runs."""
-
-    rank: int
-    host: str
-    pid: int | None = None
-    phase: str = "start"
-    step: int = 0
-    total: int = 0
-    metrics: dict[str, float] = dataclasses.field(default_factory=dict)
-    result: Message | None = None
-    ended: bool = False
-
-
 class Gang:
     """The ranks of one attempt.
 
@@ -52,6 +38,7 @@ class Gang:
         hosts: names, in the order of ranks.
         agents: Ray handles of those hosts' agents.
         tasks: one a rank.
+        authority: signs the ranks' certificates.
         hear: receives `(rank, event)` for everything worth recording.
     """
 
@@ -60,6 +47,7 @@ class Gang:
         hosts: Sequence[str],
         agents: Sequence[Any],
         tasks: Sequence[RankTask],
+        authority: Authority,
         hear: Callable[[int, Message], None],
     ):
         self.agents = agents
@@ -69,6 +57,7 @@ class Gang:
         self.port_lost = False
         self.watch = GangWatch(hosts)
         self.ledger = LaunchLedger(len(hosts))
+        self._authority = authority
         self._hear = hear
         self._errors: dict[int, dict[str, str]] = {}
         self._failed = asyncio.Event()
@@ -126,9 +115,8 @@ class Gang:
             rank.ended = self.watch.ranks()[rank.rank].host_silent_s > LEASE_S
 
     async def _follow(self, rank: RankStatus) -> None:
-        agent, task = self.agents[rank.rank], self.tasks[rank.rank]
         try:
-            rank.pid = await asyncio.wait_for(agent.start.remote(task), START_TIMEOUT_S)
+            rank.pid = await asyncio.wait_for(self._start(rank), START_TIMEOUT_S)
             introduction = asyncio.ensure_future(self._introduce(rank))
             try:
                 await self._listen(rank)
@@ -143,6 +131,14 @@ class Gang:
         except RayError as error:  # Ray has several more words for a node that is gone
             self._end_badly(rank, lost=f"its agent cannot be reached ({type(error).__name__})")
             rank.ended = True
+
+    async def _start(self, rank: RankStatus) -> int:
+        """Starts a rank, whose key its agent has made and whose certificate names this attempt."""
+        agent, task = self.agents[rank.rank], self.tasks[rank.rank]
+        request = await agent.certificate_request.remote(task.attempt_id)
+        certificate = self._authority.issue(request, task.attempt_id, rank.rank)
+        pid: int = await agent.start.remote(dataclasses.replace(task, certificate=certificate))
+        return pid
 
     async def _introduce(self, rank: RankStatus) -> None:
         """Tells a started rank, all but the first, where the coordination service listens, once it does."""

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from launcher.attempt import HostNews
 from launcher.timeline import RankProgress, Timeline
-from launcher.watchdog import Bounds, Finding, judge
+from launcher.watchdog import ANSWERS_S, Bounds, Finding, judge
 
 PERIOD_S = 1.0
 STALL_S = 3.0  # this loop itself stood still: its own lateness must not make anybody look silent
@@ -27,8 +27,17 @@ class GangWatch:
         self._told: dict[tuple[str, bool, tuple[int, ...]], list[tuple[int, int]]] = {}
 
     def hear(self, rank: int, news: HostNews) -> None:
-        """An agent has answered."""
-        self._timelines[rank].hear(time.monotonic(), news)
+        """An agent has answered; after a long silence no rank is blamed for having stood meanwhile.
+
+        A host that was cut off comes back to each connection when TCP tries again there, which it does after pauses
+        that double: ranks may wait for theirs for as long again as the agent was silent.
+        """
+        now = time.monotonic()
+        silent_s = self._timelines[rank].at(now).host_silent_s
+        self._timelines[rank].hear(now, news)
+        if silent_s > ANSWERS_S:
+            for timeline in self._timelines:
+                timeline.stand_from(now + silent_s)
 
     def finish(self, rank: int, *, ended: bool) -> None:
         """A rank has given its result, or its process has ended."""

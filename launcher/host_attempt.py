@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 
 from launcher.attempt import HostNews, RankTask
+from launcher.certificates import RankFiles
+from launcher.host_copies import HostCopies
 from launcher.rank.memory import host_bytes
 from launcher.rank_process import Message, RankProcess, keep
 from launcher.stacks import kernel_state
@@ -16,9 +18,17 @@ LOG_PERIOD_S = 0.1
 
 
 class HostAttempt:
-    """A rank process at work on one `RankTask`."""
+    """A rank process at work on one `RankTask`.
 
-    def __init__(self, task: RankTask, process: RankProcess, folder: Path):
+    Args:
+        task: of the rank.
+        process: of the rank.
+        folder: made; for logs and output.
+        copies: answers what the rank asks of its checkpoints; None: they go to a place that all hosts share.
+    """
+
+    def __init__(self, task: RankTask, process: RankProcess, folder: Path, copies: HostCopies | None = None):
+        self.copies = copies
         self.task = task
         self.process = process
         self.folder = folder
@@ -35,7 +45,7 @@ class HostAttempt:
         self._heard = time.monotonic()
         self.output.mkdir(parents=True)
 
-    def assignment(self, host: str, address: str, files: Path) -> Message:
+    def assignment(self, host: str, address: str, files: Path, tls: RankFiles) -> Message:
         """The one message that turns a fork of the template into a rank."""
         paths = {param: str(files / sha256 / name) for param, (sha256, name) in self.task.files.items()}
         return {
@@ -45,7 +55,9 @@ class HostAttempt:
             "host": host,
             "address": address,
             "output": str(self.output),
+            "storage": str(self.copies.folder) if self.copies else self.task.storage,
             "black_box": str(self.black_box),
+            "tls": dataclasses.asdict(tls),
             "compile_cache": str(files.parent / "compile-cache"),
             "log": str(self.log),
         }
@@ -55,8 +67,15 @@ class HostAttempt:
         self._spoke = time.monotonic()
         if message["type"] == "progress":
             self._progress = message
+        elif message["type"] == "ask":
+            keep(self._answer(message))
         else:
             self._add(message)
+
+    async def _answer(self, question: Message) -> None:
+        assert self.copies is not None, "a rank asks nothing where all hosts share a storage"
+        answer = await self.copies.answer(question)
+        await self.process.send({"type": "answer", "number": question["number"], "answer": answer})
 
     def silence_s(self) -> float:
         """Seconds since the supervisor last asked."""

@@ -54,17 +54,11 @@ class InputFile:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class JobSpec:
-    """What was asked for; written to `job.json` as it is.
+class JobOptions:
+    """What may be asked for of any job, whatever its workload: options of `submit` of the same names.
 
     Attributes:
-        name: unique among the jobs in the state folder.
-        job_id: unique for ever; a job that is resumed keeps it.
-        workload: as registered.
-        settings: `{parameter: text}` as the user gave them, without what was left at its default.
-        config: every parameter with its value.
         seed: of all random numbers.
-        num_hosts: how many hosts, hence ranks.
         checkpoint_every: steps between checkpoints; 0: only at the end; None: by cost, see
             `workloads.context.Context.save_due`.
         check_every: steps between replica checks; 0: as often as 1 % of the run time allows.
@@ -72,6 +66,30 @@ class JobSpec:
         max_failures, max_preemptions, on_divergence: see `launcher.recovery.Policy`.
         program_barrier: whether ranks compare programs before they run them.
         watch_launches: whether launches that do not go through the context are recorded and compared too.
+    """
+
+    seed: int = 0
+    checkpoint_every: int | None = None
+    check_every: int = 0
+    keep: int = 3
+    max_failures: int = 3
+    max_preemptions: int = 10
+    on_divergence: str = "restore"
+    program_barrier: bool = True
+    watch_launches: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JobSpec(JobOptions):
+    """What was asked for; written to `job.json` as it is, the options among the rest.
+
+    Attributes:
+        name: unique among the jobs in the state folder.
+        job_id: unique for ever; a job that is resumed keeps it.
+        workload: as registered.
+        settings: `{parameter: text}` as the user gave them, without what was left at its default.
+        config: every parameter with its value.
+        num_hosts: how many hosts, hence ranks.
         faults: asked for with `--inject`, see `launcher.faults.Fault`.
         code_digest: of the shipped copy of our packages, see `launcher.code_copy`.
         files: input files by the parameter that names them.
@@ -84,20 +102,11 @@ class JobSpec:
     workload: str
     settings: Mapping[str, str]
     config: Mapping[str, Any]
-    seed: int
     num_hosts: int
-    checkpoint_every: int | None
-    check_every: int
     code_digest: str
     files: Mapping[str, InputFile]
     versions: Mapping[str, str]
     submitted: str
-    keep: int = 3
-    max_failures: int = 3
-    max_preemptions: int = 10
-    on_divergence: str = "restore"
-    program_barrier: bool = True
-    watch_launches: bool = False
     faults: Sequence[Mapping[str, Any]] = ()
 
     def to_json(self) -> dict[str, Any]:

@@ -1,19 +1,20 @@
 """The record of a job that lives: its state and what is told of it, on disk first, with a copy in the storage."""
 
 import asyncio
-import dataclasses
 import datetime
+import functools
 import time
 from collections.abc import Sequence
 from typing import Any
 
+from launcher.attempt import RankStatus
 from launcher.first_cause import FirstCause
-from launcher.gang import RankStatus
 from launcher.job import JobSpec, JobState, check_transition
 from launcher.job_folder import JobFolder
 from launcher.mirror import mirror_record
 from launcher.rank_process import Message
-from launcher.recovery import AttemptEnd, Cause
+from launcher.recovery import AttemptEnd, ends_after
+from launcher.words import number_of_bytes
 
 
 class JobRecord:
@@ -39,7 +40,7 @@ class JobRecord:
         self.notes: list[str] = []
         self.verdicts: list[Message] = []
         self.result: dict[str, Any] | None = None
-        self.ends = _ends_so_far(folder)
+        self.ends: tuple[AttemptEnd, ...] = functools.reduce(ends_after, folder.lines("events.jsonl"), ())
         self.changed = asyncio.Event()
         self._failed_at: float | None = None
         self._submitted = time.monotonic() - max((event["at"] for event in folder.lines("events.jsonl")), default=0.0)
@@ -123,7 +124,6 @@ class JobRecord:
     def fail_attempt(self, cause: FirstCause) -> None:
         """Puts the bad end of an attempt on record; the job looks for a way to go on."""
         step = min((rank.step for rank in self.ranks), default=0)
-        self.ends.append(AttemptEnd(cause=cause.cause, step=step, suspects=cause.suspects))
         self._failed_at = time.monotonic()
         self.event(
             "attempt-failed", attempt=self.attempt, cause=cause.cause, step=step, message=cause.sentence,
@@ -135,7 +135,10 @@ class JobRecord:
     # -- what is written
 
     def event(self, kind: str, **details: Any) -> None:
-        self.folder.append("events.jsonl", {"at": self._now(), "type": kind, **details})
+        """Books what happened, and what follows from it for `ends`."""
+        event = {"at": self._now(), "type": kind, **details}
+        self.folder.append("events.jsonl", event)
+        self.ends = ends_after(self.ends, event)
 
     def note(self, text: str) -> None:
         """Something that a person who watches the job should read; one line for the live display."""
@@ -165,6 +168,10 @@ class JobRecord:
                 self.checkpoint_step = event["step"]
                 self.save()
                 self.mirror()
+            if kind == "checkpoint":
+                details["path"] = f"{self.storage}/{details['path'].rpartition('/')[2]}"  # a host's own is not for long
+            if kind == "checkpoint-fetched":
+                self.note(_fetched(rank, self.hosts[rank], event))
             if kind == "watchdog" and event["finding"] == "slow":
                 self.note(f"rank {rank} on host {self.hosts[rank]} {event['text']}")
             if kind == "verdict":
@@ -173,14 +180,8 @@ class JobRecord:
         self.changed.set()
 
 
-def _ends_so_far(folder: JobFolder) -> list[AttemptEnd]:
-    """How earlier attempts ended, since the job was submitted or last resumed by hand."""
-    ends: list[AttemptEnd] = []
-    for event in folder.lines("events.jsonl"):
-        if event["type"] == "resumed-by-hand":
-            ends.clear()
-        if event["type"] == "attempt-failed":
-            ends.append(AttemptEnd(cause=Cause(event["cause"]), step=event["step"], suspects=tuple(event["suspects"])))
-        if event["type"] == "replayed":
-            ends[-1] = dataclasses.replace(ends[-1], suspects=tuple(event["suspects"]))
-    return ends
+def _fetched(rank: int, host: str, event: Message) -> str:
+    size, damaged = number_of_bytes(event["bytes"]), event["damaged"]
+    why = f"; its own copy was damaged: {', '.join(damaged[:3])}" + (" and more" if len(damaged) > 3 else "")
+    told = f"rank {rank} on host {host} fetched {size} of the checkpoint of step {event['step']} from the head"
+    return told + (why if damaged else "")

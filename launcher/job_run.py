@@ -2,20 +2,21 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 
 from launcher.attempt import tasks_for
 from launcher.blobs import BlobStore, ship
+from launcher.certificates import Authority
 from launcher.first_cause import FirstCause, first_cause
 from launcher.gang import Gang
 from launcher.host_pool import HostPool
 from launcher.job import JobState
 from launcher.job_record import JobRecord
+from launcher.keeper import Claim
 from launcher.outputs import collect_outputs, write_summary
 from launcher.rank_process import Message
 from launcher.recovery import Cause, OnDivergence, Policy, Retry, Stop, decide
@@ -28,6 +29,7 @@ from workloads.registry import checked_config
 MAX_PORTS_LOST = 5
 HOST_RETURN_S = 4.0  # Ray starts a killed agent again in one to two seconds
 LOOK_PERIOD_S = 1.0
+FENCE_TIMEOUT_S = 120.0  # it may have to wait for the commit of an older attempt
 
 
 class JobRun:
@@ -37,9 +39,19 @@ class JobRun:
         record: what was asked for, and where to put what comes of it.
         devices_per_host: of the cluster.
         min_hosts: the fewest hosts to go on with after a loss.
+        authority: the cluster's.
+        keeper: Ray handle of the head's keeper, where its checkpoints lie on the head's disk; else None.
     """
 
-    def __init__(self, record: JobRecord, *, devices_per_host: int, min_hosts: int):
+    def __init__(
+        self,
+        record: JobRecord,
+        *,
+        devices_per_host: int,
+        min_hosts: int,
+        authority: Authority,
+        keeper: Any | None = None,
+    ):
         spec = record.spec
         self.record = record
         self.spec = spec
@@ -50,6 +62,8 @@ class JobRun:
             max_preemptions=spec.max_preemptions,
             on_divergence=OnDivergence(spec.on_divergence),
         )
+        self.keeper = keeper
+        self.authority = authority
         self.gang: Gang | None = None
         self._suspects: dict[str, str] = {}  # the cluster's, once the job runs
         self.cancelled = asyncio.Event()
@@ -154,8 +168,6 @@ class JobRun:
         case = open_case(self.record.folder.lines("events.jsonl"))
         assert case is not None, "no rank tells what was not asked"
         finding = settle(case, digests)
-        ends = self.record.ends
-        ends[-1] = dataclasses.replace(ends[-1], suspects=finding.suspects)
         self._suspect(finding.suspects, finding.sentence)
         self.record.note(finding.sentence)
         return {"suspects": list(finding.suspects), "message": finding.sentence}
@@ -186,11 +198,12 @@ class JobRun:
             storage,
             num_ranks=len(hosts),
             devices_per_host=self.devices_per_host,
+            own_disk=self.keeper is not None,
             replay=self._replay(len(hosts)),
         )
         attempt_id = tasks[0].attempt_id
-        await asyncio.to_thread(write_fence, storage, self.record.attempt, attempt_id)
-        gang = self.gang = Gang(hosts, agents, tasks, self._hear)
+        await self._shut_out_older(attempt_id)
+        gang = self.gang = Gang(hosts, agents, tasks, self.authority, self._hear)
         self.record.begin_attempt(attempt_id, hosts, gang.ranks)
         running = asyncio.ensure_future(gang.run())
         cancelled = asyncio.ensure_future(self.cancelled.wait())
@@ -208,6 +221,26 @@ class JobRun:
             agent.forget.remote(attempt_id)
             agent.fill_standby.remote()
         return cause
+
+    async def _shut_out_older(self, attempt_id: str) -> None:
+        """Writes the fence; what the head keeps, it keeps itself, so that no commit is under way after this."""
+        claim = Claim(storage=self.record.storage, attempt=self.record.attempt, attempt_id=attempt_id)
+        if self.keeper is None:
+            await asyncio.to_thread(write_fence, claim.storage, claim.attempt, claim.attempt_id)
+            return
+        try:
+            await asyncio.wait_for(self.keeper.fence.remote(claim), FENCE_TIMEOUT_S)
+        except RayTaskError as error:  # the head's disk fails: no host was lost
+            raise error.cause from error
+        except TimeoutError:
+            why = f"the keeper of checkpoints on the head did not answer within {FENCE_TIMEOUT_S:g} s"
+            raise TimeoutError(why) from None
+
+    def clear_hosts(self, pool: HostPool) -> None:
+        """Removes the hosts' own copies of checkpoints, once the job has ended: the head has all that counts."""
+        if self.keeper is not None:
+            for agent in pool.agents.values():
+                agent.forget_steps.remote(self.record.storage)
 
     async def _when_joined(self, gang: Gang, agents: Sequence[Any]) -> None:
         await gang.joined.wait()

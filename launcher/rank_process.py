@@ -51,6 +51,7 @@ class RankProcess:
         self._record = record
         self._hear: Callable[[Message], None] = lambda message: None
         self._silence_s: Callable[[], float] = lambda: 0.0
+        self._sending = asyncio.Lock()  # a long message must not be cut by another
         identity = ProcessId.of(pid)
         if identity is not None:
             write_json(record, {"rank": identity.to_json(), "agent": ProcessId.current().to_json()})
@@ -77,7 +78,8 @@ class RankProcess:
         """Sends one message; if the rank has ended, `wait` will tell, not this."""
         data = json.dumps(message).encode() + b"\n"
         with contextlib.suppress(OSError):
-            await asyncio.get_running_loop().sock_sendall(self._channel, data)
+            async with self._sending:
+                await asyncio.get_running_loop().sock_sendall(self._channel, data)
 
     async def exited(self) -> Exit:
         """How the process ended, once it has."""

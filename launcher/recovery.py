@@ -2,7 +2,8 @@
 
 import dataclasses
 import enum
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 
 class Cause(enum.StrEnum):
@@ -54,6 +55,24 @@ class AttemptEnd:
     cause: Cause
     step: int = 0
     suspects: tuple[str, ...] = ()
+
+
+def ends_after(ends: tuple[AttemptEnd, ...], event: Mapping[str, Any]) -> tuple[AttemptEnd, ...]:
+    """How attempts have ended since the job was submitted or last resumed by hand, oldest first.
+
+    Args:
+        ends: before the event.
+        event: the next of the job's, as in `events.jsonl`.
+    """
+    match event["type"]:
+        case "attempt-failed":
+            end = AttemptEnd(cause=Cause(event["cause"]), step=event["step"], suspects=tuple(event["suspects"]))
+            return (*ends, end)
+        case "replayed":  # by the attempt after it
+            return (*ends[:-1], dataclasses.replace(ends[-1], suspects=tuple(event["suspects"])))
+        case "resumed-by-hand":
+            return ()
+    return ends
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

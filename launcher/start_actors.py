@@ -8,12 +8,10 @@ import asyncio
 import dataclasses
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
-from cluster.processes import MARKER
-from cluster.ray_nodes import AGENT_CPUS, SUPERVISOR_CPUS
 from cluster.record import NAMESPACE, Cluster
+from launcher.actor_options import ActorOptions
 from launcher.attempt import HostFacts
 from launcher.errors import FailureError
 from launcher.parity import gather_facts
@@ -43,7 +41,7 @@ def start_actors(cluster: Cluster, code_digest: str) -> list[HostFacts]:
 def connect_ray(cluster: Cluster) -> Any:
     """Joins the cluster as a driver, at its explicit address; returns the module `ray`.
 
-    The environment names the cluster's own token: see `cluster.machine.ray_environment`.
+    The environment names the token: the cluster's own (`cluster.machine.ray_environment`), or the user's for their Ray.
     """
     import ray
 
@@ -58,23 +56,22 @@ def connect_ray(cluster: Cluster) -> Any:
 
 
 async def _start(ray: Any, cluster: Cluster, code_digest: str) -> list[HostFacts]:
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as OnNode
-
     from launcher.agent import Agent
+    from launcher.keeper import KeeperActor
     from launcher.supervisor import Supervisor
 
-    spec, owns_ray = cluster.spec, cluster.spec.provider.owns_ray
-    lasting = {"lifetime": "detached", "max_restarts": -1, "namespace": NAMESPACE, "max_concurrency": 1000}
+    spec, options = cluster.spec, ActorOptions(ray, cluster, code_digest)
+
+    def start(actor: type, options: dict[str, Any], *arguments: Any) -> Any:
+        return ray.remote(actor).options(**options).remote(*arguments)
+
+    keeper = None
+    if spec.head_disk_is_private:
+        keeper = start(KeeperActor, options.keeper(), spec.provider.owns_ray)
     agents = [
-        ray.remote(Agent)
-        .options(
-            name=cluster.actor_name(f"agent:{host.name}"),
-            num_cpus=AGENT_CPUS,
-            scheduling_strategy=OnNode(host.node_id, soft=False),
-            **lasting,
-            **({} if owns_ray else _our_code(cluster, Path(host.folder).parents[1], code_digest)),
-        )
-        .remote(
+        start(
+            Agent,
+            options.agent(host),
             host.name,
             host.folder,
             host.address,
@@ -82,22 +79,12 @@ async def _start(ray: Any, cluster: Cluster, code_digest: str) -> list[HostFacts
             spec.devices_per_host,
             dict(spec.env),
             code_digest,
-            owns_ray,
+            spec.provider.owns_ray,
+            keeper,
         )
         for host in cluster.hosts
     ]
-    head = cluster.hosts[0].node_id if owns_ray else ray.get_runtime_context().get_node_id()
-    supervisor = (
-        ray.remote(Supervisor)
-        .options(
-            name=cluster.actor_name("supervisor"),
-            num_cpus=min(SUPERVISOR_CPUS, _cpus(ray, head)),
-            scheduling_strategy=OnNode(head, soft=False),
-            **lasting,
-            **({} if owns_ray else _our_code(cluster, cluster.folder, code_digest)),
-        )
-        .remote(cluster.name)
-    )
+    supervisor = start(Supervisor, options.supervisor(), cluster.name)
     serving = supervisor.ready.remote()
     archive = ray.put((cluster.folder / "blobs" / code_digest).read_bytes())
     await asyncio.gather(*(agent.put_code.remote(code_digest, archive) for agent in agents))
@@ -107,20 +94,6 @@ async def _start(ray: Any, cluster: Cluster, code_digest: str) -> list[HostFacts
     return facts
 
 
-def _our_code(cluster: Cluster, folder: Path, code_digest: str) -> dict[str, Any]:
-    """An actor's options where Ray is not ours: what hosts of our own have in their environment.
-
-    Args:
-        folder: of the cluster, where the actor will be.
-    """
-    environment = {
-        "PYTHONPATH": str(folder / "code" / code_digest),
-        "SPMD_LAUNCH_HOME": str(folder.parents[1]),
-        MARKER: cluster.cluster_id,
-    }
-    return {"runtime_env": {"env_vars": environment}}
-
-
 def _not_started(cluster: Cluster) -> str:
     """Those of our actors that Ray has not placed: others have been quicker to take the CPU that was free."""
     from cluster.ray_join import actors, state_name
@@ -128,13 +101,6 @@ def _not_started(cluster: Cluster) -> str:
     ours = [a for a in actors() if a.ray_namespace == NAMESPACE and a.name.startswith(cluster.actor_name(""))]
     waiting = [f"{actor.name} is {state_name(actor)}" for actor in ours if state_name(actor) != "ALIVE"]
     return f" ({', '.join(waiting)})" if waiting else ""
-
-
-def _cpus(ray: Any, node_id: str) -> float:
-    """How many a node offers in all."""
-    node = next(node for node in ray.nodes() if node["NodeID"] == node_id)
-    cpus: float = node["Resources"].get("CPU", 0.0)
-    return cpus
 
 
 def main() -> int:

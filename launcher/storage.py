@@ -1,4 +1,4 @@
-"""Where checkpoints go: the only place that all hosts must reach, and the proof that they do."""
+"""Where checkpoints go: a place that all hosts reach, and the proof that they do; or the head's own disk."""
 
 import uuid
 from collections.abc import Sequence
@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from cluster.record import Cluster, home
+from cluster.spec import NO_STORAGE, ClusterSpec
 from launcher.errors import FailureError
 from launcher.job import JobSpec
 
 
 def storage_root(storage_path: str | None) -> str:
     """Folder or URL below which every job has its own: the cluster's `storage_path`, or one in the state folder."""
-    base = storage_path or str(home() / "storage")
+    base = str(home() / "storage") if storage_path in (None, NO_STORAGE) else storage_path
     if "://" not in base:
         base = str(Path(base).expanduser())
     return base.rstrip("/")
@@ -23,11 +24,16 @@ def storage_for(storage_path: str | None, spec: JobSpec) -> str:
     return f"{storage_root(storage_path)}/{spec.name}.{spec.job_id}"
 
 
+def is_on_head(cluster: ClusterSpec, storage: str) -> bool:
+    """Whether checkpoints lie on the head's disk, where the other hosts do not reach them but through its keeper."""
+    return cluster.head_disk_is_private and Path(storage).is_relative_to(storage_root(None))
+
+
 async def probe_storage(cluster: Cluster, agents: Sequence[Any]) -> None:
     """Proves that every host reaches the storage, by writing on the first and reading on each."""
-    if cluster.spec.storage_path is None and cluster.hosts[0].address != "127.0.0.1":
-        return  # TEMPORARY
     storage = storage_root(cluster.spec.storage_path)
+    if is_on_head(cluster.spec, storage):
+        return  # an agent writes on its own disk, or does not start at all
     name, text = f".probe-{uuid.uuid4().hex}", uuid.uuid4().hex
     try:
         await agents[0].write_storage.remote(storage, name, text)

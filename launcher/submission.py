@@ -14,7 +14,7 @@ from cluster.record import Cluster, cluster_names, running_clusters
 from launcher.code_copy import digest_code, pack, read_code, source_root
 from launcher.errors import UserError
 from launcher.faults import check_faults, parse_fault
-from launcher.job import NAME_RULE, InputFile, JobSpec, valid_name
+from launcher.job import NAME_RULE, InputFile, JobOptions, JobSpec, valid_name
 from launcher.job_folder import JobFolder, all_jobs, jobs_folder
 from launcher.mirror import fetch_record
 from launcher.protocol import Connection, Message
@@ -33,18 +33,10 @@ class Request:
 
     workload: str
     settings: Mapping[str, str]
+    options: JobOptions
     cluster: str | None = None
-    seed: int = 0
     name: str | None = None
     num_hosts: int | None = None
-    checkpoint_every: int | None = None
-    check_every: int = 0
-    keep: int = 3
-    max_failures: int = 3
-    max_preemptions: int = 10
-    on_divergence: str = "restore"
-    program_barrier: bool = True
-    watch_launches: bool = False
     faults: Sequence[str] = ()
 
 
@@ -80,21 +72,13 @@ def prepare(request: Request) -> Prepared:
         workload=request.workload,
         settings=settings,
         config=dataclasses.asdict(config),
-        seed=request.seed,
         num_hosts=layout.num_hosts,
-        checkpoint_every=request.checkpoint_every,
-        check_every=request.check_every,
-        keep=request.keep,
-        max_failures=request.max_failures,
-        max_preemptions=request.max_preemptions,
-        on_divergence=request.on_divergence,
-        program_barrier=request.program_barrier,
-        watch_launches=request.watch_launches,
         faults=tuple(fault.to_json() for fault in faults),
         code_digest=digest_code(code),
         files=files,
         versions=versions(),
         submitted=datetime.datetime.now().astimezone().isoformat(timespec="milliseconds"),
+        **dataclasses.asdict(request.options),
     )
     return Prepared(cluster, spec, pack(code), paths)
 

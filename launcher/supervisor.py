@@ -17,6 +17,7 @@ from ray.exceptions import RayError
 
 from cluster.record import NAMESPACE, Cluster
 from launcher.blobs import BlobStore
+from launcher.certificates import Authority
 from launcher.errors import FailureError, UserError
 from launcher.host_pool import HostPool
 from launcher.job import JobSpec, JobState
@@ -28,7 +29,7 @@ from launcher.parity import gather_facts
 from launcher.process_watch import end_with_raylet
 from launcher.protocol import MAX_LINE, Line, Message, error_answer
 from launcher.record_copy import news
-from launcher.storage import storage_for
+from launcher.storage import is_on_head, storage_for
 
 WATCH_PERIOD_S = 0.1
 FACTS_TIMEOUT_S = 120.0
@@ -46,19 +47,19 @@ class Supervisor:
         assert cluster is not None
         self.cluster = cluster
         self.blobs = BlobStore(cluster.folder / "blobs")
+        self.authority = Authority.open(cluster.folder, cluster.cluster_id)
         self.jobs: dict[str, JobRun] = {}
         self.queue: list[str] = []
-        self.pool = HostPool(
-            {
-                host.name: ray.get_actor(cluster.actor_name(f"agent:{host.name}"), namespace=NAMESPACE)
-                for host in cluster.hosts
-            }
-        )
+
+        def actor(role: str) -> Any:
+            return ray.get_actor(cluster.actor_name(role), namespace=NAMESPACE)
+
+        self.pool = HostPool({host.name: actor(f"agent:{host.name}") for host in cluster.hosts})
+        self.keeper = actor("keeper") if cluster.spec.head_disk_is_private else None
         self._tasks: set[asyncio.Task[Any]] = set()
         end_with_raylet(cluster.spec.provider.owns_ray)
-        self._serving = asyncio.get_running_loop().create_task(
-            self._serve()
-        )  # here, so that a restarted one serves too
+        # Here, so that a restarted one serves too.
+        self._serving = asyncio.get_running_loop().create_task(self._serve())
         self._adopt_jobs()
 
     async def ready(self) -> int:
@@ -225,6 +226,8 @@ class Supervisor:
             JobRecord(spec, folder, storage),
             devices_per_host=cluster.devices_per_host,
             min_hosts=cluster.min_hosts or cluster.num_hosts,
+            keeper=self.keeper if is_on_head(cluster, storage) else None,
+            authority=self.authority,
         )
         self.queue.append(spec.name)
         return job
@@ -281,6 +284,7 @@ class Supervisor:
             raise
         finally:
             self.pool.release(job.spec.name)
+            job.clear_hosts(self.pool)
             self._start_next()
 
     async def _cancel(self, name: str, reason: str) -> Message:

@@ -97,13 +97,17 @@ class Timeline:
         self._answered += seconds
         self._moved += seconds
 
+    def stand_from(self, now_s: float) -> None:
+        """How long the rank stands is counted from then: before, it could not have moved."""
+        self._moved = max(self._moved, now_s)
+
     def at(self, now_s: float) -> RankProgress:
         """Where the rank is now."""
         since_answer = max(0.0, now_s - self._answered) if self._listening else 0.0
         own_step_s, own_share = self._own_rate()
         return dataclasses.replace(
             self._last,
-            stood_s=now_s - self._moved,
+            stood_s=max(0.0, now_s - self._moved),
             silent_s=self._agent_silent_s + since_answer,
             host_silent_s=since_answer,
             own_step_s=own_step_s,

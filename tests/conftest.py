@@ -14,6 +14,9 @@ from typing import Any
 import psutil
 import pytest
 
+from launcher.job import JobSpec
+from launcher.job_folder import JobFolder
+
 ROOT = Path(__file__).resolve().parent.parent
 MARKER = "SPMD_LAUNCH_CLUSTER_ID"
 # A shell that starts the tests in the background has them ignore SIGINT, and what they start would inherit that.
@@ -67,6 +70,12 @@ class Cli:
         value: dict[str, Any] = json.loads((self.home / "jobs" / name / "job.json").read_text())
         return value
 
+    def events(self, job: str, kind: str = "") -> list[dict[str, Any]]:
+        """What is on record of a job, oldest first; only events of that type, if one is given."""
+        folder = JobFolder(self.home / "jobs" / job)
+        assert folder.exists(), f"there is no job {job!r}"
+        return [event for event in folder.lines("events.jsonl") if kind in ("", event["type"])]
+
     def wait_for(self, what: Callable[[], Any], timeout_s: float = 60.0) -> Any:
         """Waits until `what()` is true, and returns it."""
         deadline = time.monotonic() + timeout_s
@@ -98,6 +107,33 @@ def assert_nothing_left(record: dict[str, Any], home: Path) -> None:
     port = int(record["gcs_address"].rpartition(":")[2])
     listening = {c.laddr.port for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
     assert port not in listening
+
+
+def job_spec(name: str = "job", submitted: str = "2026-11-21T04:00:00.000+00:00") -> JobSpec:
+    """What was asked for, of a job that nobody runs."""
+    return JobSpec(
+        name=name, job_id="b7", workload="psum-check", settings={}, config={}, num_hosts=2, code_digest="", files={},
+        versions={}, submitted=submitted,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state folder of the test's own, for code that runs in this process."""
+    monkeypatch.setenv("SPMD_LAUNCH_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def children() -> Iterator[list[subprocess.Popen[Any]]]:
+    """A list for what a test starts: each process in it is ended after the test."""
+    started: list[subprocess.Popen[Any]] = []
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
 
 
 def cluster_file(folder: Path, name: str, num_hosts: int = 2, devices_per_host: int = 2) -> Path:

@@ -18,6 +18,7 @@ from workloads.agreement.program import Program
 from workloads.cadence import CHECKS, SAVES, Cadence
 from workloads.exchange import Exchange
 from workloads.integrity import ReplicaChecker, Verdict
+from workloads.storage.stores import Ask, HostStore, SharedStore, Store, Writer
 
 Event = dict[str, Any]
 PyTree = Any
@@ -47,7 +48,8 @@ class Context:
         seed: the job's seed; `base_key` is made from it.
         output: private folder of this rank; files that rank 0 leaves in `output/results` and `output/plots`
             become the job's.
-        storage: folder or URL (`gs://`, `s3://`) for checkpoints, reachable by every rank.
+        storage: folder or URL (`gs://`, `s3://`) for checkpoints, reachable by every rank; with `ask` a folder on this
+            host's own disk, whose files the agent copies to the head.
         exchange: small out-of-band messages between ranks.
         emit: receives progress events (dicts that JSON can hold); never blocks on another rank.
         checkpoint_every: steps between checkpoints; 0: only at the end; None: by cost, see `save_due`.
@@ -58,6 +60,7 @@ class Context:
         attempt_id: unique for ever; names of files that two attempts must not share contain it.
         keep: how many of the newest good checkpoints stay.
         replay: a step to tell the fingerprints of; None: nothing is asked.
+        ask: puts a question to this host's agent and waits; None: `storage` is shared by all ranks.
     """
 
     rank: int
@@ -75,6 +78,7 @@ class Context:
     attempt_id: str = "local"
     keep: int = 3
     replay: Replay | None = None
+    ask: Ask | None = None
 
     @classmethod
     def local(
@@ -201,6 +205,14 @@ class Context:
         with self.phase("gather"):
             self.agree("gather")
             return jax.tree.map(_gather_leaf, tree)
+
+    @functools.cached_property
+    def store(self) -> Store:
+        """Where checkpoints are written and read."""
+        writer = Writer(is_first=self.is_first, attempt=self.attempt, attempt_id=self.attempt_id, keep=self.keep)
+        if self.ask is None:
+            return SharedStore(self.storage, writer)
+        return HostStore(self.storage, writer, self.ask, self.emit)
 
     @functools.cached_property
     def replicas(self) -> ReplicaChecker:

@@ -58,8 +58,8 @@ class Exchange:
             ranks=self.ranks if ranks is None else ranks,
         )
 
-    def all_gather(self, topic: str, value: Any) -> list[Any]:
-        """Posts `value` and waits for everybody's; they come in the order of `ranks`.
+    def all_gather(self, topic: str, value: Any, timeout_s: float | None = None) -> list[Any]:
+        """Posts `value` and waits for everybody's, `timeout_s` or as this exchange does; they come in order of `ranks`.
 
         Every rank must call this in the same order; the running number keeps two rounds of one topic apart.
 
@@ -74,7 +74,7 @@ class Exchange:
         start = time.monotonic()
         values: list[Any] = []
         for rank in self.ranks:
-            remaining_s = max(0.001, start + self.timeout_s - time.monotonic())
+            remaining_s = max(0.001, start + (timeout_s or self.timeout_s) - time.monotonic())
             try:
                 values.append(json.loads(client.blocking_key_value_get(f"{prefix}/{rank}", int(1000 * remaining_s))))
             except RuntimeError as error:  # jaxlib's: DEADLINE_EXCEEDED, or the service is gone

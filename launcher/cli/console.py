@@ -57,12 +57,3 @@ def seconds(value: float) -> str:
     if minutes < 100:
         return f"{minutes}:{rest:02d} min"
     return f"{minutes // 60}:{minutes % 60:02d} h"
-
-
-def number_of_bytes(count: float) -> str:
-    """`512 B`, `3.4 MB`."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    raise AssertionError("unreachable")

@@ -61,10 +61,11 @@ def _wait_until_warm() -> None:
 
 def _run(workload: str, settings: dict[str, str]) -> bool:
     from launcher.cli.submit import watch_to_end
+    from launcher.job import JobOptions
     from launcher.submission import Request, describe, prepare, send
 
     click.echo(f"\n--- {workload}")
-    prepared = prepare(Request(workload=workload, settings=settings, cluster=NAME, seed=1))
+    prepared = prepare(Request(workload=workload, settings=settings, cluster=NAME, options=JobOptions(seed=1)))
     answer = send(prepared, wait=True)
     click.echo(f"job {answer['name']}: {describe(prepared.spec)}")
     code = watch_to_end(prepared.cluster, answer["name"], as_json=False)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from cluster.processes import marked_processes
+from cluster.processes import ProcessId, marked_processes
 from cluster.record import Cluster, cluster_names, home
 from launcher.attempt import HostFacts
 from launcher.cli.console import next_commands, show_json
@@ -72,10 +72,11 @@ def _stacks() -> tuple[str, str]:
 
 
 def _jax_hooks() -> list[dict[str, str]]:
-    """What of JAX's inside can be watched; asked of another process, because this one imports no JAX."""
+    """What of JAX's inside can be watched and guarded; asked of another process, because this one imports no JAX."""
     code = (
+        "from launcher.rank import gloo_address, mutual_tls\n"
         "from workloads.agreement import programs, user_launches\n"
-        "print(programs.why_unsupported())\nprint(user_launches.why_unsupported())"
+        "for hook in (programs, user_launches, mutual_tls, gloo_address): print(hook.why_unsupported())"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=JAX_TIMEOUT_S, check=False
@@ -83,10 +84,13 @@ def _jax_hooks() -> list[dict[str, str]]:
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         return [_check("jax", "", f"cannot be imported: {last}")]
-    barrier, launches = done.stdout.split("\n")[:2]
+    barrier, launches, tls, gloo = done.stdout.split("\n")[:4]
     return [
         _check("program barrier", "off" if barrier else "on", barrier),
         _check("launches of your own programs", "not seen" if launches else "can be seen", launches),
+        # Not a problem of this machine: jobs run, and on a local cluster nobody else can connect.
+        _check("coordination service", f"open to whoever can connect: {tls}" if tls else "guarded by mutual TLS", ""),
+        _check("gloo", "listens where the host's name resolves to" if gloo else "listens on the host's address", gloo),
     ]
 
 
@@ -96,7 +100,7 @@ def examine(name: str) -> dict[str, Any]:
     report: dict[str, Any] = {"name": name, "state": status["state"], "facts": [], "problems": []}
     cluster = Cluster.load(name)
     if cluster is None or status["state"] == "DEAD":
-        left = len(marked_processes(cluster.cluster_id, cluster.holder)) if cluster and not cluster.is_remote else 0
+        left = len(_processes_here(cluster)) if cluster else 0
         report["problems"].append(
             f"cluster {name} is {status['state']}, {left} process(es) left: `spmd-launch down {name}`"
         )
@@ -112,6 +116,13 @@ def examine(name: str) -> dict[str, Any]:
     report["table"] = parity_table(facts, differences)
     report["problems"] += [str(difference) for difference in differences if difference.matters]
     return report
+
+
+def _processes_here(cluster: Cluster) -> list[ProcessId]:
+    """Those of a cluster on this machine; the holder's session is ours only where the holder is."""
+    if cluster.is_remote:
+        return []
+    return marked_processes(cluster.cluster_id, cluster.holder if cluster.spec.provider.owns_ray else None)
 
 
 def _print(report: dict[str, Any], problems: list[str]) -> None:

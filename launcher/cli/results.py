@@ -7,12 +7,13 @@ from typing import Any
 
 import click
 
-from launcher.cli.console import next_commands, number_of_bytes, show_json, table
+from launcher.cli.console import next_commands, show_json, table
 from launcher.errors import UserError
 from launcher.job import valid_name
 from launcher.job_folder import JobFolder, all_jobs, jobs_folder
 from launcher.outputs import read_summary
 from launcher.record_copy import refresh_job
+from launcher.words import number_of_bytes
 
 
 def find_job(name: str) -> JobFolder:
@@ -63,6 +64,8 @@ def show_results(folder: JobFolder, *, as_json: bool) -> None:
     click.echo(table(["metric", "value"], rows))
     click.echo(f"  integrity      {_integrity(summary['integrity'])}")
     click.echo(f"  result_digest  {summary['result_digest']}")
+    if copies := copies_in_words(folder):
+        click.echo(f"  checkpoints    {copies}")
     for problem in summary["diagnostics"].get("problems", []):
         click.echo(textwrap.fill(problem, 78, initial_indent="! ", subsequent_indent="  "))
     for part in ("results", "plots"):
@@ -76,6 +79,16 @@ def _integrity(verdict: dict[str, Any]) -> str:
     compared = number_of_bytes(verdict["bytes_checked"])
     single = number_of_bytes(verdict["bytes_single_copy"])
     return f"{verdict['status']}: {compared} compared in {verdict['num_checks']} check(s); {single} have no second copy"
+
+
+def copies_in_words(folder: JobFolder) -> str:
+    """How much of a job's checkpoints went between its hosts and the head; '' where they share a storage."""
+    copied = [event["copied_bytes"] for event in _events(folder, "checkpoint") if "copied_bytes" in event]
+    fetched = [event["bytes"] for event in _events(folder, "checkpoint-fetched")]
+    if not copied and not fetched:
+        return ""
+    to_head = f"{number_of_bytes(sum(copied))} copied to the head in {len(copied)} save(s)"
+    return f"{to_head}, {number_of_bytes(sum(fetched))} fetched from it"
 
 
 def _as_json(folder: JobFolder, job: dict[str, Any], summary: dict[str, Any] | None) -> dict[str, Any]:

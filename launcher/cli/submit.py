@@ -1,12 +1,14 @@
 """`submit`: queue a workload, and watch it unless told not to."""
 
 import sys
+from typing import Any
 
 import click
 
 from cluster.record import Cluster
 from launcher.cli.console import next_commands, show_json
 from launcher.errors import UserError
+from launcher.job import JobOptions
 
 
 @click.command()
@@ -14,7 +16,7 @@ from launcher.errors import UserError
 @click.option("--resume", metavar="JOB", help="Go on with a job that has ended, from its newest good checkpoint.")
 @click.option("--cluster", help="Which cluster; may be left out if one is up.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A parameter; see `workloads NAME`.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of all random numbers.")
+@click.option("--seed", type=int, default=JobOptions.seed, show_default=True, help="Of all random numbers.")
 @click.option("--name", help="The job's name; by default WORKLOAD-N.")
 @click.option("--num-hosts", type=int, help="How many hosts; by default all.")
 @click.option(
@@ -23,18 +25,34 @@ from launcher.errors import UserError
     metavar="N",
     help="Steps between checkpoints; 0: only at the end; by default every minute, for at most 5 % of the run time.",
 )
-@click.option("--keep", type=click.IntRange(1), default=3, show_default=True, help="Newest checkpoints to keep.")
 @click.option(
-    "--check-every", type=click.IntRange(0), default=0, metavar="N", help="Steps between replica checks; 0: by cost."
+    "--keep", type=click.IntRange(1), default=JobOptions.keep, show_default=True, help="Newest checkpoints to keep."
 )
-@click.option("--max-failures", type=click.IntRange(0), default=3, show_default=True, help="Restarts after failures.")
 @click.option(
-    "--max-preemptions", type=click.IntRange(0), default=10, show_default=True, help="Restarts after lost hosts."
+    "--check-every",
+    type=click.IntRange(0),
+    default=JobOptions.check_every,
+    metavar="N",
+    help="Steps between replica checks; 0: by cost.",
+)
+@click.option(
+    "--max-failures",
+    type=click.IntRange(0),
+    default=JobOptions.max_failures,
+    show_default=True,
+    help="Restarts after failures.",
+)
+@click.option(
+    "--max-preemptions",
+    type=click.IntRange(0),
+    default=JobOptions.max_preemptions,
+    show_default=True,
+    help="Restarts after lost hosts.",
 )
 @click.option(
     "--on-divergence",
     type=click.Choice(["restore", "replay", "stop"]),
-    default="restore",
+    default=JobOptions.on_divergence,
     show_default=True,
     help="When copies of an array differ: go back to the last good checkpoint; there, also compute the step again to "
     "tell which of two copies was wrong; or end.",
@@ -56,10 +74,9 @@ from launcher.errors import UserError
 @click.option("--no-wait", is_flag=True, help="Refuse instead of queueing if hosts are not free.")
 @click.option("--json", "as_json", is_flag=True, help="Print the job's end as JSON.")
 def submit(
-    workload: str | None, resume: str | None, cluster: str | None, settings: tuple[str, ...], seed: int,
-    name: str | None, num_hosts: int | None, checkpoint_every: int | None, keep: int, check_every: int,
-    max_failures: int, max_preemptions: int, on_divergence: str, no_program_barrier: bool, watch_launches: bool,
-    faults: tuple[str, ...], detach: bool, no_wait: bool, as_json: bool,
+    workload: str | None, resume: str | None, cluster: str | None, settings: tuple[str, ...], name: str | None,
+    num_hosts: int | None, faults: tuple[str, ...], detach: bool, no_wait: bool, as_json: bool,
+    no_program_barrier: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Run WORKLOAD on all hosts of a cluster, or go on with a job that has ended."""
     from launcher.record_copy import refresh
@@ -75,18 +92,10 @@ def submit(
                 workload=str(workload),
                 settings=_settings(settings),
                 cluster=cluster,
-                seed=seed,
                 name=name,
                 num_hosts=num_hosts,
-                checkpoint_every=checkpoint_every,
-                check_every=check_every,
-                keep=keep,
-                max_failures=max_failures,
-                max_preemptions=max_preemptions,
-                on_divergence=on_divergence,
-                program_barrier=not no_program_barrier,
-                watch_launches=watch_launches,
                 faults=faults,
+                options=JobOptions(program_barrier=not no_program_barrier, **options),
             )
         )
     )

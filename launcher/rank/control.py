@@ -7,6 +7,7 @@ has come for `lease_s`.
 
 import contextlib
 import ctypes
+import itertools
 import json
 import os
 import queue
@@ -19,6 +20,8 @@ from typing import Any
 from launcher.rank.exit_codes import EXIT_LEASE_LOST
 
 Message = dict[str, Any]
+
+ASK_TIMEOUT_S = 1200.0  # a question may be a copy of many gigabytes
 
 
 class Control:
@@ -35,6 +38,8 @@ class Control:
         self._lease_s = lease_s
         self._send_lock = threading.Lock()
         self._received: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._numbers = itertools.count()
+        self._asked: dict[int, queue.SimpleQueue[Message]] = {}
         threading.Thread(target=self._receive, name="lease", daemon=True).start()
 
     def send(self, message: Message) -> None:
@@ -49,6 +54,22 @@ class Control:
     def receive(self) -> Message:
         """Waits for the next message that is not a renewal of the lease."""
         return self._received.get()
+
+    def ask(self, question: Message) -> Message:
+        """Puts a question to the agent and waits for its answer; from any thread.
+
+        Raises:
+            TimeoutError: none came within ASK_TIMEOUT_S.
+        """
+        number = next(self._numbers)
+        answers = self._asked[number] = queue.SimpleQueue()
+        self.send({**question, "type": "ask", "number": number})
+        try:
+            return answers.get(timeout=ASK_TIMEOUT_S)
+        except queue.Empty:
+            raise TimeoutError(f"the agent did not answer {question['op']!r} within {ASK_TIMEOUT_S:g} s") from None
+        finally:
+            del self._asked[number]
 
     def waiting(self) -> bool:
         """Whether a message is there already."""
@@ -68,7 +89,10 @@ class Control:
             *lines, buffer = (buffer + data).split(b"\n")
             for line in lines:
                 message = json.loads(line)
-                if message["type"] != "lease":
+                if message["type"] == "answer":
+                    if asked := self._asked.get(message["number"]):  # else nobody waits any more
+                        asked.put(message["answer"])
+                elif message["type"] != "lease":
                     self._received.put(message)
 
 

@@ -17,7 +17,7 @@ import psutil
 
 from launcher.faults import Fault
 from launcher.rank.flip import flip
-from workloads.checkpoint.manifest import MANIFEST
+from workloads.storage.manifest import MANIFEST
 
 PyTree = Any
 
@@ -32,13 +32,23 @@ class Injector:
         faults: those that this rank makes happen in this attempt.
         rank: this process.
         storage: of the job's checkpoints.
+        own_disk: whether that is this host's own copy of them.
         say: receives `{"type": "injected", ...}` before each fault.
     """
 
-    def __init__(self, faults: Sequence[Fault], *, rank: int, storage: str, say: Callable[[dict[str, Any]], None]):
+    def __init__(
+        self,
+        faults: Sequence[Fault],
+        *,
+        rank: int,
+        storage: str,
+        say: Callable[[dict[str, Any]], None],
+        own_disk: bool = False,
+    ):
         self._faults = list(faults)
         self._rank = rank
         self._storage = storage
+        self._own_disk = own_disk
         self._output: dict[int, int] = {}  # {stream: a copy of where it went}, while the disk is full
         self._say = say
         self.launches: Any = None  # the context's log, once there is one
@@ -120,10 +130,12 @@ class Injector:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
 
     def _damage_newest_checkpoint(self) -> None:
-        """Flips one bit in the largest file of the newest step, if there is one; then kills this process."""
-        steps = sorted(Path(self._storage).glob(f"step_*/{MANIFEST}"))
+        """Flips one bit in the largest file of the newest step here, if there is one; then kills this process."""
+        steps = sorted(Path(self._storage).glob("step_*"))
+        if not self._own_disk:  # where a step has its manifest only after a restore
+            steps = [step for step in steps if (step / MANIFEST).exists()]
         if steps:
-            files = [path for path in steps[-1].parent.rglob("*") if path.is_file()]
+            files = [path for path in steps[-1].rglob("*") if path.is_file()]
             largest = max(files, key=lambda path: path.stat().st_size)
             data = bytearray(largest.read_bytes())
             data[random.randrange(len(data))] ^= 1 << random.randrange(8)

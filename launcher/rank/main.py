@@ -30,10 +30,10 @@ def run_rank(descriptor: int, lease_s: float) -> NoReturn:
     progress.start()
     try:
         result = run_assignment(assignment, control, progress)
-    except BaseException as error:  # noqa: BLE001 - the one place that reports: what ends the workload is the message
-        if isinstance(error, PortLostError):
-            print(f"spmd-launch: {error}", file=sys.stderr, flush=True)
-            os._exit(EXIT_PORT_LOST)
+    except PortLostError as error:
+        print(f"spmd-launch: {error}", file=sys.stderr, flush=True)
+        os._exit(EXIT_PORT_LOST)
+    except BaseException as error:  # noqa: BLE001 - what ends the workload, SystemExit too, is told; then we end
         report_error(error, control)
         os._exit(1)
     control.send({"type": "result", "seconds": time.monotonic() - started, **result})
@@ -59,11 +59,8 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
 
     from launcher.faults import Fault
     from launcher.rank.agreement import agree_before_start
-    from launcher.rank.black_box import BlackBox
     from launcher.rank.compile_cache import use_compile_cache
-    from launcher.rank.inject import Injector
-    from workloads.context import Context, Replay
-    from workloads.exchange import Exchange
+    from launcher.rank.context import make_context
     from workloads.input_files import resolve_inputs
     from workloads.params import file_params, parse
     from workloads.registry import find
@@ -80,38 +77,7 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
     workload = find(assignment["workload"])
     config_class = workload.config_class()
     config: Any = parse(config_class, resolve_inputs(file_params(config_class), assignment["settings"]))
-    replay = assignment.get("replay")
-    injector = Injector(
-        faults,
-        rank=assignment["rank"],
-        storage=assignment["storage"],
-        say=control.send,
-    )
-
-    def emit(event: Message) -> None:
-        progress.emit(event)
-        injector.hear(event)
-
-    context = Context(
-        rank=assignment["rank"],
-        num_ranks=assignment["num_ranks"],
-        host=assignment["host"],
-        seed=assignment["seed"],
-        output=Path(assignment["output"]),
-        storage=assignment["storage"],
-        exchange=Exchange(assignment["rank"], assignment["num_ranks"]),
-        emit=emit,
-        checkpoint_every=assignment["checkpoint_every"],
-        check_every=assignment["check_every"],
-        on_step=injector,
-        attempt=assignment["attempt"],
-        attempt_id=assignment["attempt_id"],
-        keep=assignment["keep"],
-        replay=Replay(step=replay["step"], blocks=tuple(replay["blocks"])) if replay else None,
-    )
-    injector.launches = context.launches
-    context.launches.keep = BlackBox(Path(assignment["black_box"])).write
-    progress.launches = lambda: launches_so_far(context)
+    context = make_context(assignment, faults, control, progress)
     agree_before_start(assignment, config, context)
     progress.emit({"type": "phase", "phase": "load"})
     run = workload.run_function()
@@ -125,27 +91,25 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
     }
 
 
-def launches_so_far(context: Any) -> Message:
-    """What the progress thread tells of the launches, while the main thread may hang in one."""
-    found = context.launches.snapshot()
-    runs = [list(run) for run in found.runs]
-    name = str(runs[-1][0]) if runs else ""
-    return {"launches": found.count, "program": name, "launch_hash": found.digest, "tail": runs}
-
-
 def rendezvous(assignment: Message, control: Control) -> None:
     """Rank 0 serves and publishes; every other rank waits for the address, then joins."""
+    from launcher.rank.gloo_address import bind_gloo
+    from launcher.rank.mutual_tls import why_unsupported
     from launcher.rank.rendezvous import join, serve
 
+    for channel, why in (("coordination service", why_unsupported()), ("gloo", bind_gloo(assignment["address"]))):
+        if why and assignment["rank"] == 0 and assignment["attempt"] == 1:  # alike on all ranks: once is enough
+            control.send({"type": "unguarded", "channel": channel, "why": why})
     if assignment["rank"] == 0:
         serve(
             assignment["address"],
             assignment["num_ranks"],
+            assignment["tls"],
             lambda address: control.send({"type": "coordinator", "address": address}),
         )
     else:
         message = control.receive()
-        join(message["address"], assignment["num_ranks"], assignment["rank"])
+        join(message["address"], assignment["num_ranks"], assignment["rank"], assignment["tls"])
 
 
 def report_error(error: BaseException, control: Control) -> None:

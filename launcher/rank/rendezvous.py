@@ -7,12 +7,13 @@ somebody else has taken never finds its peers.
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import jax
 import psutil
 
 from launcher.rank.exit_codes import PortLostError
+from launcher.rank.mutual_tls import mutual_tls_options
 
 INITIALIZATION_TIMEOUT_S = 120
 HEARTBEAT_TIMEOUT_S = 30
@@ -20,12 +21,13 @@ SHUTDOWN_TIMEOUT_S = 300
 PUBLISH_TIMEOUT_S = 10
 
 
-def serve(host_address: str, num_ranks: int, publish: Callable[[str], None]) -> None:
+def serve(host_address: str, num_ranks: int, tls: Mapping[str, str], publish: Callable[[str], None]) -> None:
     """Rank 0: starts the coordination service, proves that it listens, publishes its address, and waits for all.
 
     Args:
         host_address: this host's address; the service binds it and no other.
         num_ranks: how many processes will connect, this one among them.
+        tls: as in `join`.
         publish: called once, from another thread, as soon as the service listens.
 
     Raises:
@@ -51,7 +53,7 @@ def serve(host_address: str, num_ranks: int, publish: Callable[[str], None]) -> 
         watching = threading.Thread(target=watch, name="rendezvous", daemon=True)
         watching.start()
         try:
-            join(address, num_ranks, 0, bind_address=address)
+            join(address, num_ranks, 0, tls, bind_address=address)
         except RuntimeError as error:
             failed.set()
             if not published.is_set():
@@ -60,8 +62,16 @@ def serve(host_address: str, num_ranks: int, publish: Callable[[str], None]) -> 
         watching.join(PUBLISH_TIMEOUT_S)  # a rank that is alone may have joined before the watcher has looked
 
 
-def join(address: str, num_ranks: int, rank: int, bind_address: str | None = None) -> None:
-    """Connects this process to the coordination service at `address`; returns when all ranks have."""
+def join(address: str, num_ranks: int, rank: int, tls: Mapping[str, str], bind_address: str | None = None) -> None:
+    """Connects this process to the coordination service at `address`; returns when all ranks have.
+
+    Args:
+        address: of the service.
+        num_ranks: how many processes connect.
+        rank: of this one.
+        tls: a `launcher.certificates.RankFiles` as JSON; a JAX without mutual TLS does without.
+        bind_address: of rank 0, which serves.
+    """
     jax.distributed.initialize(
         coordinator_address=address,
         num_processes=num_ranks,
@@ -72,6 +82,7 @@ def join(address: str, num_ranks: int, rank: int, bind_address: str | None = Non
         heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT_S,
         shutdown_timeout_seconds=SHUTDOWN_TIMEOUT_S,
         coordinator_bind_address=bind_address,
+        **mutual_tls_options(tls),
     )
 
 

@@ -83,6 +83,7 @@ def test_text_is_taken_as_written(tmp_path: Path) -> None:
         ("s3://bucket/a/b", "s3://bucket/a/b"),
         ("null", None),
         ("", None),
+        ("none", "none"),  # no null, but the word
     ],
 )
 def test_storage_paths_that_are_read(tmp_path: Path, path: str, read: str | None) -> None:
@@ -99,7 +100,7 @@ def test_aliases_of_yaml_are_followed(tmp_path: Path) -> None:
     )
 
 
-STORAGE = "must be an absolute folder (or one that begins with ~), gs://BUCKET/... or s3://BUCKET/..., not "
+STORAGE = "must be an absolute folder (or one that begins with ~), gs://BUCKET/..., s3://BUCKET/... or none, not "
 NAME = "must be 1 to 40 of a-z, 0-9 and dashes, beginning and ending with a letter or digit, not "
 KEYS = (
     "(allowed: name, provider, num_hosts, devices_per_host, accelerator, spares, min_hosts, env, python, storage_path)"

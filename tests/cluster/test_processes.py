@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -16,9 +16,8 @@ Start = Callable[..., subprocess.Popen[bytes]]
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def start(children: list[subprocess.Popen[bytes]]) -> Start:
     """Starts `python -c CODE` (which must print a line when it is ready); ends it after the test."""
-    started: list[subprocess.Popen[bytes]] = []
 
     def start(code: str = "", marker: str = "", leads_group: bool = False) -> subprocess.Popen[bytes]:
         program = f"import time, sys\n{code}\nprint(flush=True)\ntime.sleep(600)"
@@ -26,17 +25,12 @@ def start() -> Iterator[Start]:
         process = subprocess.Popen(
             [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, start_new_session=leads_group
         )
-        started.append(process)
+        children.append(process)
         assert process.stdout is not None
         process.stdout.readline()
         return process
 
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
+    return start
 
 
 def _identity(process: subprocess.Popen[bytes]) -> ProcessId:

@@ -23,11 +23,7 @@ from cluster.record import (
 )
 from cluster.spec import ClusterSpec, LocalProviderSpec
 
-
-@pytest.fixture(autouse=True)
-def state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SPMD_LAUNCH_HOME", str(tmp_path))
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("state_folder")
 
 
 def _cluster(name: str = "laptop") -> Cluster:

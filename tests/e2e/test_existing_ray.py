@@ -15,7 +15,7 @@ import pytest
 from cluster.processes import MARKER
 from tests.conftest import ROOT, Cli
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
 START_TIMEOUT_S = 120.0
 
 STRANGER = textwrap.dedent("""
@@ -49,7 +49,7 @@ class TheirRay:
     def __init__(self, folder: Path):
         self.folder = folder
         self.environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
-        self.environment |= {"HOME": str(folder), "RAY_USAGE_STATS_ENABLED": "0"}
+        self.environment |= {"HOME": str(folder), "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
         self.environment.pop("PYTHONPATH", None)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -107,7 +107,7 @@ def theirs() -> Iterator[TheirRay]:
 
 def example(cli: Cli, theirs: TheirRay, *, name: str = "shared") -> str:
     text = (ROOT / "examples/existing-ray.yaml").read_text()
-    text = text.replace("127.0.0.1:6379", theirs.address).replace("~/spmd-storage", f"{cli.home}/storage")
+    text = text.replace("127.0.0.1:6379", theirs.address)
     path = cli.home / f"existing-{name}.yaml"
     path.write_text(text.replace("name: shared", f"name: {name}"))
     return str(path)

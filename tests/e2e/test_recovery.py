@@ -1,9 +1,7 @@
 """Faults on demand, on real processes: what happened is named, and the job goes on."""
 
-import json
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -12,11 +10,6 @@ from tests.conftest import Cli, assert_nothing_left, cluster_file, processes_of
 pytestmark = pytest.mark.cluster
 
 STEPS = ("--set", "steps=120", "--set", "size=64", "--set", "report_every=10")
-
-
-def events(cli: Cli, job: str, kind: str) -> list[dict[str, Any]]:
-    lines = (cli.home / "jobs" / job / "events.jsonl").read_text().splitlines()
-    return [event for event in map(json.loads, lines) if event["type"] == kind]
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +44,7 @@ def test_a_job_goes_on_after(cli: Cli, cluster: str, calm_digest: str, fault: st
     job = cli.job(f"after-{name}")
     assert (job["state"], job["attempt"]) == ("SUCCEEDED", 2)
     assert job["result"]["result_digest"] == calm_digest
-    assert len(events(cli, f"after-{name}", "recovered")) == 1
+    assert len(cli.events(f"after-{name}", "recovered")) == 1
     first = {rank["pid"] for rank in job["ranks"]}
     assert not first & {process.pid for process in processes_of(cli.record(cluster))}
 
@@ -69,14 +62,17 @@ def test_no_restart_where_none_is_wanted(cli: Cli, cluster: str) -> None:
     assert "it failed 1 time(s) (--max-failures 0)" in out
 
 
-def test_a_job_that_ended_is_resumed_and_keeps_its_record(cli: Cli, cluster: str, calm_digest: str) -> None:
-    fault = "raise rank=0 step=40"
-    cli("submit", "psum-check", *STEPS, "--name", "again", "--max-failures", "0", "--inject", fault, code=1)
+def test_a_job_that_ended_is_resumed_with_its_whole_budget_and_keeps_its_record(
+    cli: Cli, cluster: str, calm_digest: str
+) -> None:
+    faults = [word for attempt in (1, 2, 3) for word in ("--inject", f"raise rank=0 step=40 attempt={attempt}")]
+    out = cli("submit", "psum-check", *STEPS, "--name", "again", "--max-failures", "1", *faults, code=1)
+    assert "it failed 2 time(s) (--max-failures 1)" in out
     cli("submit", "--resume", "again")
     job = cli.job("again")
-    assert (job["state"], job["attempt"]) == ("SUCCEEDED", 2)
+    assert (job["state"], job["attempt"]) == ("SUCCEEDED", 4)
     assert job["result"]["result_digest"] == calm_digest
-    assert [event["attempt"] for event in events(cli, "again", "attempt")] == [1, 2]
+    assert [event["attempt"] for event in cli.events("again", "attempt")] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +146,7 @@ def test_a_replay_names_the_wrong_one_of_two_copies(cli: Cli, own: str) -> None:
     assert "culprit unknown" in out
     # The checkpoint of step 5 is written in the background, and may not be committed yet.
     assert re.search(r"attempt 2 (re)?starts from step [05].*; it replays to step 10, to tell which", out)
-    (replayed,) = events(cli, "two-copies", "replayed")
+    (replayed,) = cli.events("two-copies", "replayed")
     assert replayed["suspects"] == ["own-1"]
     assert re.match(r"replay from step [05] to 10 tells: the copy of params/embedding\[", replayed["message"])
     assert "(rank 1, host own-1) was wrong" in replayed["message"] and replayed["message"] in out

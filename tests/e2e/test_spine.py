@@ -1,6 +1,5 @@
 """Submit, results, logs, status, cancel and the queue, on a real cluster of two emulated hosts."""
 
-import json
 import signal
 import time
 from pathlib import Path
@@ -37,7 +36,7 @@ def test_a_job_runs_on_all_devices_of_all_hosts_and_leaves_its_record(cli: Cli, 
     assert [rank["host"] for rank in job["ranks"]] == [f"{cluster}-0", f"{cluster}-1"]
     assert job["spec"]["config"]["steps"] == 0
     assert len(job["spec"]["code_digest"]) == 64
-    events = [json.loads(line) for line in (cli.home / "jobs/psum/events.jsonl").read_text().splitlines()]
+    events = cli.events("psum")
     states = [event["state"] for event in events if event["type"] == "state"]
     assert states == ["QUEUED", "STARTING", "RUNNING", "SUCCEEDED"]
     assert [event["at"] for event in events] == sorted(event["at"] for event in events)
@@ -61,7 +60,7 @@ def test_a_python_exception_on_one_rank_is_the_message_within_two_seconds(cli: C
     assert job["message"].startswith(f"rank 1 on host {cluster}-1 raised FileNotFoundError")
     assert "Traceback (most recent call last)" in job["message"]
     assert "text.txt" in out
-    events = [json.loads(line) for line in (cli.home / "jobs/boom/events.jsonl").read_text().splitlines()]
+    events = cli.events("boom")
     raised = next(event["at"] for event in events if event["type"] == "error")
     ended = next(event["at"] for event in events if event.get("state") == "FAILED")
     assert ended - raised < 2.0

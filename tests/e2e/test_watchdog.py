@@ -1,6 +1,5 @@
 """Ranks that hang on a real cluster: named within the bound, their stacks kept, nothing of them left."""
 
-import json
 import re
 import signal
 import time
@@ -16,11 +15,6 @@ ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
 
 TRANSFORMER = ("submit", "transformer", "--set", "steps=100000", "--set", "eval_every=5", "--set",
                "mesh=data:2,model:2", "--detach")  # fmt: skip
-
-
-def events(cli: Cli, job: str, kind: str) -> list[dict[str, Any]]:
-    lines = (cli.home / "jobs" / job / "events.jsonl").read_text().splitlines()
-    return [event for event in map(json.loads, lines) if event["type"] == kind]
 
 
 def start(cli: Cli, job: str) -> dict[str, Any]:
@@ -43,7 +37,7 @@ def test_a_frozen_rank_is_named_and_leaves_nothing(cli: Cli, cluster: str) -> No
     victim = status["ranks"][1]["pid"]
     started = time.monotonic()
     psutil.Process(victim).send_signal(signal.SIGSTOP)
-    finding = cli.wait_for(lambda: events(cli, "freezes", "watchdog"), 20.0)[-1]
+    finding = cli.wait_for(lambda: cli.events("freezes", "watchdog"), 20.0)[-1]
     seconds = time.monotonic() - started
     end_of_attempt = cli.wait_for(lambda: not psutil.pid_exists(victim), 10.0)
     end_if_running(cli, "freezes")
@@ -67,7 +61,7 @@ def test_stacks_of_a_running_job_show_all_ranks_and_hold_nothing_up(cli: Cli, cl
     assert out.count("loop.py") >= 2
     before = cli.json("status", "looked-at")["ranks"][0]["step"]
     cli.wait_for(lambda: cli.json("status", "looked-at")["ranks"][0]["step"] > before, 30.0)
-    assert events(cli, "looked-at", "watchdog") == []
+    assert cli.events("looked-at", "watchdog") == []
     cli("logs", "looked-at")  # the files of stacks lie beside the logs
     cli("cancel", "looked-at")
 
@@ -88,14 +82,13 @@ def test_a_silent_host_is_suspected_then_lost_and_a_short_silence_is_survived(cl
         agent.resume()
         step = cli.json("status", "cut-off")["ranks"][1]["step"]
         cli.wait_for(lambda: cli.json("status", "cut-off")["ranks"][1]["step"] > step, 20.0)
-        assert events(cli, "cut-off", "watchdog") == []
+        assert cli.events("cut-off", "watchdog") == []
         started = time.monotonic()
         agent.suspend()
-        suspected = cli.wait_for(lambda: events(cli, "cut-off", "watchdog"), 20.0)[0]
+        suspected = cli.wait_for(lambda: cli.events("cut-off", "watchdog"), 20.0)[0]
         suspected_s = time.monotonic() - started
-        failed = cli.wait_for(lambda: events(cli, "cut-off", "attempt-failed"), 40.0)[
-            0
-        ]  # at 15 s, or when the peer's collective has noticed
+        # at 15 s, or when the peer's collective has noticed
+        failed = cli.wait_for(lambda: cli.events("cut-off", "attempt-failed"), 40.0)[0]
         gone, _ = psutil.wait_procs([rank], timeout=10.0)
     finally:
         agent.resume()
@@ -116,6 +109,6 @@ def test_a_slow_host_is_warned_of_with_its_ratio_and_goes_on(cli: Cli, cluster: 
     cli("cancel", "slow")
     assert len(notes) == 1
     assert re.match(rf"rank 1 on host {cluster}-1 is slow: .* \d+\.\d times the median of the others", notes[0])
-    (finding,) = events(cli, "slow", "watchdog")
+    (finding,) = cli.events("slow", "watchdog")
     assert (finding["finding"], finding["ranks"], finding["fatal"]) == ("slow", [1], False)
     assert (before["state"], before["attempt"]) == ("RUNNING", 1)

@@ -1,5 +1,6 @@
 """The command line's surface, its speed of thought, and what a reader of the README is told to type."""
 
+import dataclasses
 import json
 import os
 import re
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.cli.submit import submit
+from launcher.job import JobOptions
 from tests.conftest import ROOT, Cli
 
 SURFACE = {
@@ -40,6 +43,15 @@ def cli(tmp_path: Path) -> Cli:
 def test_the_surface_is_frozen(cli: Cli, command: str) -> None:
     found = set(re.findall(r"(--[a-z][a-z-]+)", cli(command, "--help"))) - {"--help"}
     assert sorted(found - {"--prune"}) == sorted(set(SURFACE[command]) - {"--prune"})
+
+
+def test_submit_has_an_option_for_each_of_a_jobs_and_left_out_it_is_the_jobs_default() -> None:
+    given = submit.make_context("submit", ["psum-check"]).params
+    for field in dataclasses.fields(JobOptions):
+        if field.name == "program_barrier":
+            assert given["no_program_barrier"] is not field.default
+        else:
+            assert given[field.name] == field.default, field.name
 
 
 def test_all_commands_are_listed(cli: Cli) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.attempt import HostNews, RankTask
+from launcher.certificates import RankFiles
 from launcher.host_attempt import HostAttempt
 from launcher.rank_process import RankProcess
 from launcher.template_process import TemplateProcess
@@ -24,6 +25,9 @@ TASK = RankTask(
 )  # fmt: skip
 
 
+TLS = RankFiles(key="", chain="", authority="", peer_uri_prefix="")
+
+
 async def attempt_of(folder: Path, code: str) -> tuple[HostAttempt, RankProcess, TemplateProcess]:
     """A rank at work in which `import jax` runs `code`."""
     for name in ("modules", "work", "ranks"):
@@ -33,7 +37,7 @@ async def attempt_of(folder: Path, code: str) -> tuple[HostAttempt, RankProcess,
     template = await TemplateProcess.start(environment, folder, "digest")
     process = await template.fork()
     attempt = HostAttempt(TASK, process, folder / "attempt")
-    await process.assign(attempt.assignment("h0", "127.0.0.1", folder), attempt.hear, attempt.silence_s)
+    await process.assign(attempt.assignment("h0", "127.0.0.1", folder, TLS), attempt.hear, attempt.silence_s)
     return attempt, process, template
 
 

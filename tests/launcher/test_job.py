@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from launcher.job import NEXT_STATES, InputFile, JobSpec, JobState, check_transition, valid_name
+from launcher.job import NEXT_STATES, InputFile, JobOptions, JobSpec, JobState, check_transition, valid_name
 
 SPEC = JobSpec(
     name="a",
@@ -55,6 +55,14 @@ def test_every_other_step_is_refused() -> None:
 
 def test_a_spec_survives_json() -> None:
     assert JobSpec.from_json(json.loads(json.dumps(SPEC.to_json()))) == SPEC
+
+
+def test_options_lie_flat_in_job_json_and_one_that_an_older_record_lacks_is_at_its_default() -> None:
+    written = SPEC.to_json()
+    assert written["seed"] == SPEC.seed and written["check_every"] == 5
+    del written["watch_launches"]
+    assert JobSpec.from_json(written) == SPEC
+    assert {field.name for field in dataclasses.fields(JobOptions)} - set(written) == {"watch_launches"}
 
 
 def test_a_spec_is_frozen() -> None:

@@ -6,43 +6,33 @@ from pathlib import Path
 
 import pytest
 
-from launcher.job import JobSpec, JobState
+from launcher.job import JobState
 from launcher.job_folder import FORMAT, JobFolder, all_jobs, jobs_folder, settle_lost_jobs
+from tests.conftest import job_spec
 
-
-def _spec(name: str, submitted: str = "2026-11-21T04:00:00.000+00:00") -> JobSpec:
-    return JobSpec(
-        name=name, job_id="b7", workload="psum-check", settings={}, config={}, seed=0, num_hosts=2, checkpoint_every=0,
-        check_every=0, code_digest="", files={}, versions={}, submitted=submitted,
-    )  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SPMD_LAUNCH_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
+pytestmark = pytest.mark.usefixtures("state_folder")
 
 
 def test_a_new_job_is_queued_and_has_its_folders(state_folder: Path) -> None:
-    folder = JobFolder.create(_spec("a"), "laptop")
+    folder = JobFolder.create(job_spec("a"), "laptop")
     assert folder.path == jobs_folder() / "a" == state_folder / "jobs" / "a"
     assert sorted(path.name for path in folder.path.iterdir()) == ["job.json", "logs", "plots", "results"]
     job = folder.job()
     assert (job["format"], job["name"], job["cluster"], folder.state()) == (FORMAT, "a", "laptop", JobState.QUEUED)
-    assert folder.spec() == _spec("a")
+    assert folder.spec() == job_spec("a")
 
 
 def test_a_name_is_taken_once() -> None:
-    folder = JobFolder.create(_spec("a"), "laptop")
+    folder = JobFolder.create(job_spec("a"), "laptop")
     folder.append("events.jsonl", {"at": 0.0})
     folder.close()
     with pytest.raises(FileExistsError):
-        JobFolder.create(_spec("a"), "laptop")
+        JobFolder.create(job_spec("a"), "laptop")
     assert len(list(folder.lines("events.jsonl"))) == 1
 
 
 def test_lines_can_be_read_as_they_are_written() -> None:
-    writer = JobFolder.create(_spec("a"), "laptop")
+    writer = JobFolder.create(job_spec("a"), "laptop")
     reader = JobFolder(writer.path)
     assert list(reader.lines("events.jsonl")) == []
     for number in range(3):
@@ -54,7 +44,7 @@ def test_lines_can_be_read_as_they_are_written() -> None:
 
 
 def test_a_closed_folder_can_be_written_again() -> None:
-    folder = JobFolder.create(_spec("a"), "laptop")
+    folder = JobFolder.create(job_spec("a"), "laptop")
     folder.append_text("logs/attempt-1.rank-0.log", "one\n")
     folder.close()
     folder.append_text("logs/attempt-1.rank-0.log", "two\n")
@@ -64,7 +54,7 @@ def test_a_closed_folder_can_be_written_again() -> None:
 
 
 def test_job_json_is_replaced_as_a_whole() -> None:
-    folder = JobFolder.create(_spec("a"), "laptop")
+    folder = JobFolder.create(job_spec("a"), "laptop")
     with (folder.path / "job.json").open() as old:
         folder.write_job(folder.job() | {"state": "RUNNING", "message": "x" * 10000})
         assert json.load(old)["state"] == "QUEUED"  # who has it open reads the old one to its end
@@ -73,7 +63,7 @@ def test_job_json_is_replaced_as_a_whole() -> None:
 
 
 def test_files_below_a_part_are_listed_sorted() -> None:
-    folder = JobFolder.create(_spec("a"), "laptop")
+    folder = JobFolder.create(job_spec("a"), "laptop")
     (folder.path / "plots" / "sub").mkdir()
     for name in ("z.png", "sub/b.png"):
         (folder.path / "plots" / name).touch()
@@ -88,9 +78,9 @@ def test_all_jobs_are_in_the_order_of_their_submission() -> None:
     assert all_jobs() == []
     before_the_clock_was_set_back = "2026-10-25T02:30:00.000+02:00"
     after_it = "2026-10-25T02:10:00.000+01:00"
-    JobFolder.create(_spec("b", after_it), "laptop")
-    JobFolder.create(_spec("a", before_the_clock_was_set_back), "laptop")
-    JobFolder.create(_spec("c", "2026-10-26T00:00:00.000+01:00"), "laptop")
+    JobFolder.create(job_spec("b", after_it), "laptop")
+    JobFolder.create(job_spec("a", before_the_clock_was_set_back), "laptop")
+    JobFolder.create(job_spec("c", "2026-10-26T00:00:00.000+01:00"), "laptop")
     (jobs_folder() / "being-made").mkdir()
     (jobs_folder() / "a-file").touch()
     assert [job.name for job in all_jobs()] == ["a", "b", "c"]
@@ -99,9 +89,9 @@ def test_all_jobs_are_in_the_order_of_their_submission() -> None:
 def test_jobs_of_a_dead_cluster_are_settled_and_no_others() -> None:
     states = {"q": JobState.QUEUED, "r": JobState.RUNNING, "s": JobState.SUCCEEDED, "c": JobState.CANCELLED}
     for name, state in states.items():
-        folder = JobFolder.create(_spec(name), "laptop")
+        folder = JobFolder.create(job_spec(name), "laptop")
         folder.write_job(folder.job() | {"state": state})
-    JobFolder.create(_spec("other"), "desktop")
+    JobFolder.create(job_spec("other"), "desktop")
     assert sorted(settle_lost_jobs(all_jobs(), "laptop", "the cluster died")) == ["q", "r"]
     assert settle_lost_jobs(all_jobs(), "laptop", "again") == []
     found = {job.name: (job.state().value, job.job().get("message")) for job in all_jobs()}
@@ -112,7 +102,7 @@ def test_jobs_of_a_dead_cluster_are_settled_and_no_others() -> None:
 
 
 def test_a_removed_job_is_gone() -> None:
-    folder = JobFolder.create(_spec("a"), "laptop")
+    folder = JobFolder.create(job_spec("a"), "laptop")
     folder.remove()
     assert all_jobs() == [] and not folder.path.exists()
-    assert dataclasses.asdict(JobFolder.create(_spec("a"), "laptop").spec())["name"] == "a"
+    assert dataclasses.asdict(JobFolder.create(job_spec("a"), "laptop").spec())["name"] == "a"

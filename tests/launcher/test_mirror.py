@@ -6,21 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from launcher.job import InputFile, JobSpec
+from launcher.job import InputFile
 from launcher.job_folder import JobFolder, jobs_folder
 from launcher.mirror import fetch_record, mirror_record
 from launcher.storage import storage_for
+from tests.conftest import job_spec
 
-SPEC = JobSpec(
-    name="job", job_id="b7", workload="psum-check", settings={}, config={}, seed=0, num_hosts=2, checkpoint_every=0,
-    check_every=0, code_digest="", files={}, versions={}, submitted="2026-11-21T04:00:00.000+00:00",
-)  # fmt: skip
+pytestmark = pytest.mark.usefixtures("state_folder")
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SPMD_LAUNCH_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
+SPEC = job_spec()
 
 
 def test_what_was_mirrored_comes_back(tmp_path: Path) -> None:

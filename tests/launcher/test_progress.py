@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -92,20 +92,13 @@ Start = Callable[[str], "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
-    started: list[subprocess.Popen[str]] = []
-
+def start(children: "list[subprocess.Popen[str]]") -> Start:
     def start(how: str) -> "subprocess.Popen[str]":
         program = PROGRAM.format(root=str(ROOT), how=how)
-        started.append(subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True))
-        return started[-1]
+        children.append(subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True))
+        return children[-1]
 
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
+    return start
 
 
 @pytest.mark.parametrize("how", ["sleeps", "computes"])

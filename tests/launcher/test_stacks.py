@@ -4,7 +4,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -32,9 +32,8 @@ Start = Callable[..., tuple[int, Path]]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def start(tmp_path: Path, children: list[subprocess.Popen[str]]) -> Start:
     """Starts a process that gets stuck; returns its pid and its log."""
-    started: list[subprocess.Popen[str]] = []
 
     def start(how: str, handler: bool = True) -> tuple[int, Path]:
         program, log = tmp_path / "program.py", tmp_path / "log"
@@ -42,17 +41,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
         with log.open("a") as stderr:
             arguments = [sys.executable, str(program), "handler" if handler else "-", how]
             process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=stderr, text=True)
-        started.append(process)
+        children.append(process)
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         time.sleep(0.2)
         return process.pid, log
 
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
+    return start
 
 
 def test_a_process_stuck_in_c_shows_native_and_python_frames(start: Start) -> None:

@@ -10,11 +10,11 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from workloads import checkpoint
-from workloads.checkpoint.folders import find_folders, remove
 from workloads.context import Context, Event
 from workloads.errors import FencedError, ReplicaDivergenceError
 from workloads.fence import write_fence
 from workloads.result import digest_arrays
+from workloads.storage.folders import find_folders, remove
 
 
 class Moments(NamedTuple):

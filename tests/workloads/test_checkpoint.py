@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ import pytest
 
 from tests.ranks import run_ranks
 from workloads import checkpoint
-from workloads.checkpoint.folders import StepFolder, superseded
 from workloads.context import Context
 from workloads.durable import as_path
 from workloads.errors import FencedError
 from workloads.fence import write_fence
+from workloads.storage.folders import StepFolder, superseded
 
 PROGRAMS = "tests.workloads.checkpoint_programs"
 AXES = {"a": 2, "b": 2}
@@ -190,6 +191,30 @@ def test_another_dtype_shape_or_tree_is_refused(context: Context, change: dict, 
     checkpoint.save(context, 1, _state(), {})
     with pytest.raises(ValueError, match=message):
         _restore(context, state={**_state(), **change})
+
+
+class WrapsWhatItMeets:
+    """Stands for Orbax's handler where reading a shard fails: what TensorStore raises comes in an `Exception`."""
+
+    def __init__(self, met: BaseException):
+        self.met = met
+
+    def restore(self, *_: Any, **__: Any) -> Any:
+        raise Exception("Encountered error while reading array index") from self.met
+
+
+def test_of_wrapped_read_errors_only_damage_is_fallen_back_from_and_it_is_told(
+    context: Context, events: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint.save(context, 1, _state(), {})
+    reader = vars(sys.modules[checkpoint.restore.__module__])
+    monkeypatch.setitem(reader, "make_handler", lambda: WrapsWhatItMeets(ValueError("truncated zstd data")))
+    assert _restore(context) is None
+    assert events[-2]["why"] == "the data cannot be read (ValueError: truncated zstd data)"
+    monkeypatch.setitem(reader, "make_handler", lambda: WrapsWhatItMeets(MemoryError()))
+    with pytest.raises(Exception, match="while reading array index") as raised:
+        _restore(context)
+    assert isinstance(raised.value.__cause__, MemoryError), "the checkpoint is good: to start over would lose work"
 
 
 def _folders(*steps: int, half: tuple[int, ...] = ()) -> list[StepFolder]:

@@ -4,7 +4,6 @@ A rank fingerprints the blocks that its devices hold, with the positions of thei
 ranks trade these parts; copies of a block must agree, and one part of every block added up is the leaf's fingerprint.
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,31 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from workloads.integrity.fingerprint import fingerprint_blocks, fingerprint_host
+from workloads.storage.manifest import DEVICES, MEMORY, Leaf
 
 PyTree = Any
 Parts = dict[str, dict[str, list[str]]]  # {leaf: {block: fingerprints of the copies here, without repetition}}
-
-DEVICES, MEMORY = "devices", "memory"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Leaf:
-    """What a manifest says of a leaf.
-
-    Attributes:
-        kind: on "devices", or in "memory" of the host and equal on all ranks.
-        dtype: as NumPy names it.
-        shape: of the whole array.
-        fingerprint: 16 hexadecimal digits; those of the two kinds cannot be compared.
-    """
-
-    kind: str
-    dtype: str
-    shape: tuple[int, ...]
-    fingerprint: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.dtype}{list(self.shape)}" + (" in host memory" if self.kind == MEMORY else "")
 
 
 def named_leaves(tree: PyTree) -> dict[str, Any]:

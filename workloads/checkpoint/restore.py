@@ -8,7 +8,6 @@ from typing import Any
 import jax
 from etils import epath
 
-from workloads.checkpoint.folders import MANIFEST, STATE, StepFolder, find_folders
 from workloads.checkpoint.leaves import (
     combine,
     describe,
@@ -18,20 +17,21 @@ from workloads.checkpoint.leaves import (
     with_key_type,
     without_key_type,
 )
-from workloads.checkpoint.manifest import (
-    DamageError,
-    Manifest,
-    check_files,
-    check_fingerprints,
-    check_same_arrays,
-    read_manifest,
-)
 from workloads.checkpoint.saver import make_handler
 from workloads.context import Context
 from workloads.durable import as_path
+from workloads.storage.folders import MANIFEST, STATE, StepFolder
+from workloads.storage.manifest import (
+    DamageError,
+    Manifest,
+    check_fingerprints,
+    check_same_arrays,
+)
 
 PyTree = Any
 Like = Callable[[int, dict[str, Any]], PyTree]
+
+BRING_TIMEOUT_S = 1200.0  # a host may have to fetch all of a step before it can read
 
 # What reading damaged data raises, in TensorStore and Orbax.
 _READ_ERRORS = (OSError, ValueError, LookupError, NotImplementedError)
@@ -105,7 +105,7 @@ def restore(context: Context, like: Like, step: int | None = None) -> Restored |
 
 def _agree_on_folders(context: Context) -> list[StepFolder]:
     """What rank 0 finds, on all ranks; the newest first."""
-    found = find_folders(context.storage) if context.is_first else []
+    found = context.store.find() if context.is_first else []
     message = [[folder.step, folder.path.name, folder.committed] for folder in found]
     root = as_path(context.storage)
     return [
@@ -119,7 +119,7 @@ def _try_folder(context: Context, folder: StepFolder, like: Like) -> tuple[Resto
     if not folder.committed:
         return None, f"half-written: it has no {MANIFEST}"
     manifest, problem = _read(context, folder)
-    why = _first_problem(context, "checkpoint files", problem)
+    why = _first_problem(context, "checkpoint files", problem, timeout_s=BRING_TIMEOUT_S)
     if why or manifest is None:
         return None, why
     tree = like(folder.step, manifest.metadata)
@@ -138,13 +138,13 @@ def _try_folder(context: Context, folder: StepFolder, like: Like) -> tuple[Resto
 
 def _read(context: Context, folder: StepFolder) -> tuple[Manifest | None, str]:
     try:
-        manifest = read_manifest(folder.path)
+        manifest = context.store.bring(folder)
         if manifest.step != folder.step:
             raise DamageError(f"{MANIFEST} is that of step {manifest.step}")
-        if context.is_first:
-            check_files(folder.path, manifest)
     except DamageError as error:
         return None, str(error)
+    except OSError as error:
+        return None, f"it could not be brought to this host ({error})"
     return manifest, ""
 
 
@@ -153,11 +153,14 @@ def _load(folder: epath.Path, wanted: PyTree) -> tuple[PyTree, str]:
 
     try:
         return make_handler().restore(folder / STATE, args=ocp.args.StandardRestore(wanted)), ""
-    except Exception as error:  # Orbax wraps some of TensorStore's errors in `Exception` itself
-        if type(error) is not Exception and not isinstance(error, _READ_ERRORS):
+    except _READ_ERRORS as error:
+        damage: BaseException = error
+    except Exception as error:  # Orbax raises `Exception` itself from what TensorStore did, and from a MemoryError
+        if not isinstance(error.__cause__, _READ_ERRORS):
             raise
-        # TensorStore adds its whole specification, kilobytes of it.
-        return None, f"the data cannot be read ({textwrap.shorten(f'{type(error).__name__}: {error}', 400)})"
+        damage = error.__cause__
+    # TensorStore adds its whole specification, kilobytes of it.
+    return None, f"the data cannot be read ({textwrap.shorten(f'{type(damage).__name__}: {damage}', 400)})"
 
 
 def _verify(context: Context, manifest: Manifest, found: PyTree) -> str:
@@ -172,6 +175,6 @@ def _verify(context: Context, manifest: Manifest, found: PyTree) -> str:
     return ""
 
 
-def _first_problem(context: Context, topic: str, problem: str) -> str:
-    problems = context.exchange.all_gather(topic, problem)
+def _first_problem(context: Context, topic: str, problem: str, timeout_s: float | None = None) -> str:
+    problems = context.exchange.all_gather(topic, problem, timeout_s)
     return next((f"rank {rank} on {topic}: {said}" if rank else said for rank, said in enumerate(problems) if said), "")

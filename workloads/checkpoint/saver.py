@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import dataclasses
 import json
 import textwrap
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
-from etils import epath
 
-from workloads.checkpoint.folders import STATE, find_folders, new_name, remove, superseded
 from workloads.checkpoint.leaves import (
-    Parts,
     combine,
     describe,
     finish_fingerprints,
@@ -23,11 +22,11 @@ from workloads.checkpoint.leaves import (
     start_fingerprints,
     without_key_type,
 )
-from workloads.checkpoint.manifest import Manifest, digest_json, list_files, write_manifest
 from workloads.durable import as_path
 from workloads.errors import FencedError, ReplicaDivergenceError
 from workloads.exchange import Exchange
-from workloads.fence import check_fence
+from workloads.storage.folders import STATE
+from workloads.storage.manifest import Manifest, digest_json
 
 if TYPE_CHECKING:  # Orbax takes 1 s to import, and a job may never save
     import orbax.checkpoint as ocp
@@ -49,7 +48,7 @@ class _Save:
 
     Attributes:
         step: steps (or draws) that the state has behind it.
-        folder: where it goes; the same on all ranks.
+        name: of its folder; the same on all ranks.
         leaves: the tree without typed keys, for descriptions alone: the arrays may be donated meanwhile.
         metadata: the workload's own.
         fingerprints: started.
@@ -59,7 +58,7 @@ class _Save:
     """
 
     step: int
-    folder: epath.Path
+    name: str
     leaves: dict[str, Any]
     num_bytes: int
     metadata: dict[str, Any]
@@ -113,10 +112,10 @@ class Saver:
             started = time.perf_counter()
             self.wait()
             self._context.agree(f"checkpoint {step}")
-            folder = self._make_folder(step)
-            if folder is None:
+            name = self._begin(step)
+            if name is None:
                 return
-            under_way = self._copy(folder, step, state, metadata, started)
+            under_way = self._copy(name, step, state, metadata, started)
         self._pending = self._thread.submit(self._finish, under_way)
 
     def wait(self) -> str:
@@ -134,20 +133,13 @@ class Saver:
             pending.result(2 * SAVE_TIMEOUT_S)
         return self._newest
 
-    def _make_folder(self, step: int) -> epath.Path | None:
-        """Rank 0 makes the folder, and removes what earlier saves have left half-written; None: the storage fails."""
+    def _begin(self, step: int) -> str | None:
+        """Rank 0 begins the step; returns its name, or None: the storage fails."""
         context = self._context
         name = problem = fenced = ""
         if context.is_first:
             try:
-                # Found before the fence is looked at: of a newer attempt there is nothing among them.
-                found = find_folders(context.storage)
-                check_fence(context.storage, context.attempt, context.attempt_id)
-                for folder in found:
-                    if not folder.committed:
-                        remove(folder.path)
-                name = new_name(step, context.attempt_id)
-                (as_path(context.storage) / name / STATE).mkdir(parents=True)
+                name = context.store.begin(step)
             except OSError as error:
                 problem = _words(error)
             except FencedError as error:
@@ -158,9 +150,9 @@ class Saver:
         if problem:
             self._tell_failed(step, problem)
             return None
-        return as_path(context.storage) / name
+        return str(name)
 
-    def _copy(self, folder: epath.Path, step: int, state: PyTree, metadata: dict[str, Any], started: float) -> _Save:
+    def _copy(self, name: str, step: int, state: PyTree, metadata: dict[str, Any], started: float) -> _Save:
         """Starts the fingerprints and Orbax; when this returns, nobody looks at `state` any more."""
         import orbax.checkpoint as ocp
 
@@ -171,15 +163,16 @@ class Saver:
             self._handler = make_handler()
         written: list[Any] = []
         problem = ""
-        saving = self._handler.async_save(folder / STATE, args=ocp.args.StandardSave(plain))
         try:
+            folder = self._context.store.open(name)
+            saving = self._handler.async_save(folder / STATE, args=ocp.args.StandardSave(plain))
             # In the thread: here a notebook's event loop may be running.
             written = self._thread.submit(asyncio.run, saving).result(SAVE_TIMEOUT_S) or []
         except OSError as error:
             problem = _words(error)
         return _Save(
             step=step,
-            folder=folder,
+            name=name,
             leaves={name: describe(leaf) for name, leaf in leaves.items()},
             num_bytes=sum(leaf.nbytes if hasattr(leaf, "nbytes") else 8 for leaf in leaves.values()),
             metadata=metadata,
@@ -192,22 +185,12 @@ class Saver:
 
     def _finish(self, save: _Save) -> None:
         """In the thread: waits for this rank's writes, hears of everybody's, and lets rank 0 commit."""
-        problem = save.problem
-        if not problem:
-            try:
-                for future in save.written:
-                    future.result(timeout=SAVE_TIMEOUT_S)
-            except _WRITE_ERRORS as error:
-                problem = _words(error)
-        message = {"problem": problem, "parts": finish_fingerprints(save.fingerprints)}
-        heard = self._exchange.all_gather(f"written {save.folder.name}", message)
-        problems = [f"rank {rank}: {said['problem']}" for rank, said in enumerate(heard) if said["problem"]]
-        outcome = {"problem": "; ".join(problems), "fenced": "", "diverged": ""}
-        if self._context.is_first and not problems:
-            outcome |= self._commit(save, [said["parts"] for said in heard])
-        outcome = self._exchange.all_gather(f"committed {save.folder.name}", outcome)[0]
-        if self._context.is_first and any(outcome.values()):
-            remove(save.folder)
+        heard = self._exchange.all_gather(f"written {save.name}", self._deliver(save))
+        outcome = {what: _by_rank(heard, what) for what in ("fenced", "problem")} | {"diverged": "", "kept": []}
+        if self._context.is_first and not outcome["fenced"] and not outcome["problem"]:
+            outcome |= self._commit(save, heard)
+        outcome = self._exchange.all_gather(f"committed {save.name}", outcome)[0]
+        self._clean_up(save, outcome)
         if outcome["fenced"]:
             raise FencedError(outcome["fenced"])
         if outcome["diverged"]:
@@ -215,46 +198,63 @@ class Saver:
         if outcome["problem"]:
             self._tell_failed(save.step, outcome["problem"])
         else:
-            self._tell_committed(save)
+            self._tell_committed(save, sum(said["copied_bytes"] for said in heard))
 
-    def _commit(self, save: _Save, parts: list[Parts]) -> dict[str, str]:
-        """On rank 0: the manifest, last, and only if this attempt is still the newest; then older steps go."""
+    def _deliver(self, save: _Save) -> dict[str, Any]:
+        """Waits for this rank's writes and hands them in; what there is to tell the other ranks of it."""
+        said: dict[str, Any] = {"problem": save.problem, "fenced": "", "files": {}, "copied_bytes": 0}
+        try:
+            if not save.problem:
+                for future in save.written:
+                    future.result(timeout=SAVE_TIMEOUT_S)
+                said |= dataclasses.asdict(self._context.store.deliver(save.name))
+        except FencedError as error:
+            said["fenced"] = str(error)
+        except _WRITE_ERRORS as error:
+            said["problem"] = _words(error)
+        return {**said, "parts": finish_fingerprints(save.fingerprints)}
+
+    def _commit(self, save: _Save, heard: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """On rank 0: makes the step count, if the copies agree."""
         context = self._context
-        fingerprints, torn = combine(parts)
+        fingerprints, torn = combine([said["parts"] for said in heard])
         if torn:
             names = ", ".join(torn[:3]) + (f" and {len(torn) - 3} more" if len(torn) > 3 else "")
             return {"diverged": f"step {save.step}: copies of {names} differ; nothing was saved"}
+        manifest = Manifest(
+            step=save.step,
+            attempt=context.attempt,
+            attempt_id=context.attempt_id,
+            seed=context.seed,
+            config_sha256=digest_json(save.metadata.get("config")),
+            metadata=save.metadata,
+            leaves={
+                name: dataclasses.replace(leaf, fingerprint=fingerprints[name]) for name, leaf in save.leaves.items()
+            },
+            files={name: facts for said in heard for name, facts in said["files"].items()},
+        )
         try:
             assert self._handler is not None
-            self._handler.finalize(save.folder / STATE)
-            manifest = Manifest(
-                step=save.step,
-                attempt=context.attempt,
-                attempt_id=context.attempt_id,
-                seed=context.seed,
-                config_sha256=digest_json(save.metadata.get("config")),
-                metadata=save.metadata,
-                leaves={
-                    name: dataclasses.replace(leaf, fingerprint=fingerprints[name])
-                    for name, leaf in save.leaves.items()
-                },
-                files=list_files(save.folder),
-            )
-            others = [folder for folder in find_folders(context.storage) if folder.path.name != save.folder.name]
-            check_fence(context.storage, context.attempt, context.attempt_id)
-            write_manifest(save.folder, manifest)
+            return {"kept": context.store.commit(save.name, manifest, self._handler.finalize)}
         except FencedError as error:
             return {"fenced": str(error)}
         except _WRITE_ERRORS as error:
             return {"problem": _words(error)}
-        for folder in superseded(others, save.step, context.keep):
-            remove(folder.path)
-        return {}
 
-    def _tell_committed(self, save: _Save) -> None:
+    def _clean_up(self, save: _Save, outcome: dict[str, Any]) -> None:
+        """Removes what came to nothing, or what the new step has made superfluous on this host."""
+        with contextlib.suppress(OSError, FencedError):  # it stays for the next save to remove
+            if outcome["fenced"] or outcome["diverged"] or outcome["problem"]:
+                self._context.store.discard(save.name)
+            else:
+                self._context.store.prune(outcome["kept"])
+
+    def _tell_committed(self, save: _Save, copied_bytes: int) -> None:
         self._context.save_cadence.done()
-        self._last_good, self._newest = save.step, str(save.folder)
-        event = {"type": "checkpoint", "step": save.step, "path": str(save.folder), "bytes": int(save.num_bytes)}
+        self._last_good, self._newest = save.step, str(as_path(self._context.storage) / save.name)
+        event = {"type": "checkpoint", "step": save.step, "path": self._newest, "bytes": int(save.num_bytes)}
+        if copied_bytes:
+            event["copied_bytes"] = copied_bytes
         seconds = {"seconds": time.perf_counter() - save.started, "blocked_s": save.blocked_s}
         if self._context.is_first:
             self._context.emit({**event, **seconds})
@@ -286,6 +286,10 @@ def make_handler() -> ocp.StandardCheckpointHandler:
 
     processes = ocp.options.MultiprocessingOptions(primary_host=0)
     return ocp.StandardCheckpointHandler(multiprocessing_options=processes)
+
+
+def _by_rank(heard: Sequence[dict[str, Any]], what: str) -> str:
+    return "; ".join(f"rank {rank}: {said[what]}" for rank, said in enumerate(heard) if said[what])
 
 
 def _words(error: BaseException) -> str:

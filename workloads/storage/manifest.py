@@ -12,17 +12,39 @@ from typing import Any
 
 from etils import epath
 
-from workloads.checkpoint.folders import MANIFEST, STATE, files_below
-from workloads.checkpoint.leaves import Leaf
 from workloads.durable import write_whole
+from workloads.storage.folders import MANIFEST, STATE, files_below
+
+Files = dict[str, dict[str, Any]]
 
 FORMAT = 1
 
+DEVICES, MEMORY = "devices", "memory"
 _DATA_FOLDER = "d"  # of OCDBT: the arrays' bytes, which the fingerprints cover
 
 
 class DamageError(RuntimeError):
     """A step does not hold what its manifest says; the message is one clause that names the file or leaf."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Leaf:
+    """What a manifest says of a leaf.
+
+    Attributes:
+        kind: on "devices", or in "memory" of the host and equal on all ranks.
+        dtype: as NumPy names it.
+        shape: of the whole array.
+        fingerprint: 16 hexadecimal digits; those of the two kinds cannot be compared.
+    """
+
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+    fingerprint: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}" + (" in host memory" if self.kind == MEMORY else "")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,7 +58,8 @@ class Manifest:
         config_sha256: of `metadata["config"]`, as JSON with sorted keys.
         metadata: the workload's own.
         leaves: `{path: leaf}`.
-        files: `{path below the step's folder: {"size": bytes}}`, and "sha256" of those that hold no array data.
+        files: `{path below the step's folder: {"size": bytes}}`, and "sha256" of those that hold no array data
+            (of all, where copies of them are made).
     """
 
     step: int
@@ -46,16 +69,48 @@ class Manifest:
     config_sha256: str
     metadata: dict[str, Any]
     leaves: dict[str, Leaf]
-    files: dict[str, dict[str, Any]]
+    files: Files
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "Manifest":
+        leaves = {name: Leaf(**{**leaf, "shape": tuple(leaf["shape"])}) for name, leaf in content["leaves"].items()}
+        return cls(**{**content, "leaves": leaves})
 
 
 def digest_json(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def list_files(folder: epath.Path) -> dict[str, dict[str, Any]]:
-    """Sizes of all files that Orbax has left, and digests of the small ones that say how to read the others."""
-    return {f"{STATE}/{name}": _file_facts(name, path) for name, path in files_below(folder / STATE)}
+def list_files(folder: epath.Path, known: Files | None = None) -> Files:
+    """Sizes of all files that Orbax has left, and digests of the small ones that say how to read the others.
+
+    Args:
+        folder: of the step.
+        known: what is known of some of them. If given, the others are digested too, whatever they hold: where copies
+            are made, each must be known to be one.
+    """
+    found: Files = {}
+    for below, path in files_below(folder / STATE):
+        name = f"{STATE}/{below}"
+        digest = known is not None or _DATA_FOLDER not in below.split("/")[:-1]
+        found[name] = (known or {}).get(name) or file_facts(path, digest=digest)
+    return found
+
+
+def file_facts(path: epath.Path, *, digest: bool) -> dict[str, Any]:
+    """What a manifest says of a file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    facts: dict[str, Any] = {"size": path.stat().length}
+    if digest:
+        with path.open("rb") as file:
+            facts["sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
+    return facts
 
 
 def write_manifest(folder: epath.Path, manifest: Manifest) -> None:
@@ -64,28 +119,36 @@ def write_manifest(folder: epath.Path, manifest: Manifest) -> None:
     Raises:
         OSError: it could not be written; the step does not count.
     """
-    content = {"format": FORMAT, **dataclasses.asdict(manifest)}
+    content = {"format": FORMAT, **manifest.to_json()}
     text = json.dumps({**content, "sha256": digest_json(content)}, indent=1, ensure_ascii=False)
     write_whole(folder / MANIFEST, text)
 
 
 def read_manifest(folder: epath.Path) -> Manifest:
-    """Reads a manifest and checks that it is what was written.
+    """Reads a step's manifest; see `parse_manifest`."""
+    try:
+        text = (folder / MANIFEST).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DamageError(f"{MANIFEST} cannot be read ({type(error).__name__}: {error})") from error
+    return parse_manifest(text)
+
+
+def parse_manifest(text: str) -> Manifest:
+    """Checks that a manifest is what was written.
 
     Raises:
         DamageError: it is not there, not readable, or not what was written.
     """
     try:
-        content = json.loads((folder / MANIFEST).read_bytes())
+        content = json.loads(text)
         written = content.pop("sha256")
-    except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:
+    except (ValueError, LookupError, AttributeError, TypeError) as error:
         raise DamageError(f"{MANIFEST} cannot be read ({type(error).__name__}: {error})") from error
     if written != digest_json(content):
         raise DamageError(f"{MANIFEST} is not what was written: its sha256 differs")
     if content.pop("format") != FORMAT:
         raise DamageError(f"{MANIFEST} is of another format than {FORMAT}, the one that this version reads")
-    leaves = {name: Leaf(**{**leaf, "shape": tuple(leaf["shape"])}) for name, leaf in content["leaves"].items()}
-    return Manifest(**{**content, "leaves": leaves})
+    return Manifest.from_json(content)
 
 
 def check_files(folder: epath.Path, manifest: Manifest) -> None:
@@ -96,7 +159,7 @@ def check_files(folder: epath.Path, manifest: Manifest) -> None:
     """
     for name, expected in manifest.files.items():
         try:
-            found = _file_facts(name.removeprefix(f"{STATE}/"), folder / name)
+            found = file_facts(folder / name, digest="sha256" in expected)
         except OSError as error:
             raise DamageError(f"{name} cannot be read ({type(error).__name__})") from error
         if found["size"] != expected["size"]:
@@ -130,10 +193,3 @@ def check_same_arrays(manifest: Manifest, wanted: Mapping[str, Leaf], folder: ep
         saved = dataclasses.replace(manifest.leaves[name], fingerprint="")
         if saved != leaf:
             raise ValueError(f"{folder}: {name} was saved as {saved}, and {leaf} is asked")
-
-
-def _file_facts(name: str, path: epath.Path) -> dict[str, Any]:
-    size = path.stat().length
-    if _DATA_FOLDER in name.split("/")[:-1]:
-        return {"size": size}
-    return {"size": size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}

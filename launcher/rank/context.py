@@ -1,0 +1,63 @@
+"""The context that a workload receives in a rank: with its faults, its black box, and what the watchdog hears."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from launcher.faults import Fault
+from launcher.rank.black_box import BlackBox
+from launcher.rank.control import Control, Message
+from launcher.rank.inject import Injector
+from launcher.rank.progress import Progress
+from workloads.context import Context, Replay
+from workloads.exchange import Exchange
+
+
+def make_context(assignment: Message, faults: Sequence[Fault], control: Control, progress: Progress) -> Context:
+    """Makes the context of this rank and ties to it whatever is to know of the rank's launches.
+
+    Args:
+        assignment: of this rank.
+        faults: those that this rank makes happen in this attempt.
+        control: to the agent.
+        progress: hears all that the workload emits, and tells the launches so far.
+    """
+    own_disk = assignment.get("own_disk", False)
+    injector = Injector(
+        faults, rank=assignment["rank"], storage=assignment["storage"], say=control.send, own_disk=own_disk
+    )
+
+    def emit(event: Message) -> None:
+        progress.emit(event)
+        injector.hear(event)
+
+    replay = assignment.get("replay")
+    context = Context(
+        rank=assignment["rank"],
+        num_ranks=assignment["num_ranks"],
+        host=assignment["host"],
+        seed=assignment["seed"],
+        output=Path(assignment["output"]),
+        storage=assignment["storage"],
+        exchange=Exchange(assignment["rank"], assignment["num_ranks"]),
+        emit=emit,
+        checkpoint_every=assignment["checkpoint_every"],
+        check_every=assignment["check_every"],
+        on_step=injector,
+        attempt=assignment["attempt"],
+        attempt_id=assignment["attempt_id"],
+        keep=assignment["keep"],
+        replay=Replay(step=replay["step"], blocks=tuple(replay["blocks"])) if replay else None,
+        ask=control.ask if own_disk else None,
+    )
+    injector.launches = context.launches
+    context.launches.keep = BlackBox(Path(assignment["black_box"])).write
+    progress.launches = lambda: launches_so_far(context)
+    return context
+
+
+def launches_so_far(context: Context) -> Message:
+    """What the progress thread tells of the launches, while the main thread may hang in one."""
+    found = context.launches.snapshot()
+    runs = [list(run) for run in found.runs]
+    name = str(runs[-1][0]) if runs else ""
+    return {"launches": found.count, "program": name, "launch_hash": found.digest, "tail": runs}

@@ -1,0 +1,85 @@
+"""The same commands on machines that share nothing: three hosts over ssh, and a client that is none of them."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.conftest import Cli, cluster_file
+from tests.hosts.conftest import Lab
+
+pytestmark = [pytest.mark.hosts, pytest.mark.timeout(600)]
+
+JOBS = {
+    "independent-chains": ["--set", "num_draws=60", "--set", "num_warmup=60"],
+    "sharded-mcmc": ["--set", "num_draws=20", "--set", "num_warmup=20"],
+    "transformer": ["--set", "steps=12", "--set", "batch_size=24"],
+}
+
+
+@pytest.fixture(scope="module")
+def local_digests() -> Iterator[dict[str, str]]:
+    """What the local provider makes of the same jobs, on as many hosts and devices."""
+    with tempfile.TemporaryDirectory(prefix="slt-") as folder:
+        cli = Cli(Path(folder))
+        cli("up", str(cluster_file(Path(folder), "near", num_hosts=3)))
+        try:
+            yield {workload: _digest(cli, workload, "near") for workload in JOBS}
+        finally:
+            cli("down", "near", "--force")
+
+
+def _digest(cli: Cli, workload: str, cluster: str) -> str:
+    digest: str = cli.json("submit", workload, "--cluster", cluster, *JOBS[workload])["result_digest"]
+    return digest
+
+
+@pytest.mark.parametrize("workload", JOBS)
+def test_a_workload_gives_what_it_gives_on_emulated_hosts_bit_for_bit(
+    lab: Lab, local_digests: dict[str, str], workload: str
+) -> None:
+    assert _digest(lab.cli, workload, lab.name) == local_digests[workload]
+
+
+def test_results_plots_logs_and_events_come_to_the_client(lab: Lab) -> None:
+    lab.cli("submit", "independent-chains", "--name", "here", *JOBS["independent-chains"])
+    folder = lab.cli.home / "jobs" / "here"
+    assert {path.name for path in (folder / "results").iterdir()} == {"chains.nc", "summary.json"}
+    assert (folder / "plots" / "trace.png").stat().st_size > 10_000
+    assert {path.name for path in (folder / "logs").glob("*.log")} == {f"attempt-1.rank-{k}.log" for k in range(3)}
+    assert lab.cli.events("here", "joined")
+    assert "[2]" in lab.cli("logs", "here")
+    remote = lab.hosts["h1"].path(f"/root/.spmd-launch/hosts/{lab.hosts['h1'].address}/jobs/here/results/summary.json")
+    assert remote.read_bytes() == (folder / "results" / "summary.json").read_bytes()
+
+
+def test_a_second_client_adopts_the_cluster_and_sees_its_jobs(lab: Lab) -> None:
+    lab.cli("submit", "psum-check", "--name", "seen")
+    with tempfile.TemporaryDirectory(prefix="slt-") as folder:
+        other = Cli(Path(folder))
+        assert "is up already" in other("up", str(lab.file))
+        assert "seen" in other("jobs")
+        assert "SUCCEEDED" in other("results", "seen")
+        assert "READY" in other("status", lab.name) or "WARM" in other("status", lab.name)
+        (other.home / "clusters").rename(other.home / "forgotten")  # that laptop is lost; the cluster is not
+    assert lab.cli.json("submit", "psum-check")["state"] == "SUCCEEDED"
+
+
+def test_a_closed_laptop_loses_nothing(lab: Lab) -> None:
+    lab.cli("submit", "sharded-mcmc", "--name", "long", "--detach", "--set", "num_draws=150", "--set", "num_warmup=20")
+    way = lab.cli.record(lab.name)["run_folder"]
+    tunnels = [process for process in psutil.process_iter() if any(way in word for word in process.cmdline())]
+    assert tunnels
+    for process in tunnels:  # the client has no other process
+        process.kill()
+    lab.cli.wait_for(lambda: lab.cli.json("status", "long")["state"] in ("SUCCEEDED", "FAILED"), 240)
+    assert lab.cli.json("results", "long")["state"] == "SUCCEEDED"
+
+
+def test_nothing_is_written_outside_the_one_folder(lab: Lab) -> None:
+    lab.cli("submit", "psum-check")
+    for host in lab.hosts.hosts.values():
+        written = host.run(["find", "/root", "-newer", "/run/ready", "-type", "f", "-not", "-path", "*/.spmd-launch/*"])
+        assert not [line for line in written.stdout.splitlines() if "/.ssh/" not in line], written.stdout

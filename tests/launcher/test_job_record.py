@@ -1,0 +1,62 @@
+"""The record of a job that lives: what it books, and what it makes of it for the next decision. Real files, no Ray."""
+
+import pytest
+
+from launcher.first_cause import FirstCause
+from launcher.job import JobState
+from launcher.job_folder import JobFolder
+from launcher.job_record import JobRecord
+from launcher.recovery import AttemptEnd, Cause, Policy, Retry, Stop, decide
+from tests.conftest import job_spec
+
+pytestmark = pytest.mark.usefixtures("state_folder")
+
+HOSTS = ("a", "b")
+
+
+def fail(record: JobRecord, cause: Cause = Cause.FAILURE) -> None:
+    record.attempt += 1
+    record.move(JobState.STARTING)
+    record.fail_attempt(FirstCause(sentence="rank 0 on host a raised", cause=cause))
+
+
+def new_record() -> JobRecord:
+    record = JobRecord(job_spec(), JobFolder.create(job_spec(), "laptop"), "storage")
+    record.event("submitted")
+    record.enqueue()
+    return record
+
+
+def decision(record: JobRecord) -> object:
+    return decide(record.ends, policy=Policy(max_failures=1), hosts=HOSTS, available=HOSTS, sizes=[2])
+
+
+def test_a_job_resumed_by_hand_has_its_whole_budget_again() -> None:
+    first = new_record()
+    fail(first)
+    assert isinstance(decision(first), Retry)
+    fail(first)
+    assert isinstance(decision(first), Stop)
+    first.move(JobState.FAILED)
+    first.folder.close()
+
+    again = JobRecord(job_spec(), JobFolder.reopen(job_spec(), "laptop"), "storage")
+    again.event("resumed-by-hand")  # in this order: the supervisor books on the record that it has made
+    again.enqueue()
+    fail(again)
+    assert again.ends == (AttemptEnd(cause=Cause.FAILURE),)
+    assert isinstance(decision(again), Retry)
+    again.folder.close()
+
+
+def test_a_supervisor_started_again_knows_the_ends_that_the_one_before_it_knew() -> None:
+    record = new_record()
+    fail(record, Cause.PREEMPTED)
+    fail(record, Cause.DIVERGED)
+    record.hear(0, {"type": "replayed", "digests": {}, "suspects": ["b"], "message": "b was wrong"})
+    assert record.ends == (AttemptEnd(cause=Cause.PREEMPTED), AttemptEnd(cause=Cause.DIVERGED, suspects=("b",)))
+    adopted = JobRecord(job_spec(), JobFolder(record.folder.path), "storage")
+    adopted.event("adopted", state=record.state)
+    assert adopted.ends == record.ends
+    for folder in (record.folder, adopted.folder):
+        folder.close()

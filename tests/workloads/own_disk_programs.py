@@ -1,0 +1,40 @@
+"""Runs on ranks: the programs of `checkpoint_programs`, on hosts that share no disk but reach a keeper on the head."""
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from launcher.attempt import RankTask
+from launcher.host_copies import HostCopies
+from launcher.keeper import Keeper
+from tests.launcher.in_process import InProcess
+from tests.workloads import checkpoint_programs
+from workloads.context import Context
+
+
+def save(context: Context, **arguments: Any) -> Any:
+    """As `checkpoint_programs.save`, but that the newest step is looked for on the head."""
+    saved = checkpoint_programs.save(on_own_disk(context), **arguments)
+    return {"digest": saved["digest"], "newest": saved["newest"]}
+
+
+def restore(context: Context, **arguments: Any) -> Any:
+    return checkpoint_programs.restore(on_own_disk(context), **arguments)
+
+
+def on_own_disk(context: Context) -> Context:
+    """The same rank with a folder of its own, `host-K`, and what it asks its agent answered in this process."""
+    head = Path(context.storage)
+    task = RankTask(
+        attempt=context.attempt, resume=True, keep=3, program_barrier=True, faults=(), attempt_id=context.attempt_id,
+        job="job", rank=context.rank, num_ranks=context.num_ranks, workload="", settings={}, files={}, seed=0,
+        checkpoint_every=0, check_every=0, jax_config={}, code_digest="", storage=str(head), own_disk=True,
+    )  # fmt: skip
+    copies = HostCopies(InProcess(Keeper()), task, head.parent / f"host-{context.rank}")
+    return dataclasses.replace(context, storage=str(copies.folder), ask=_asking(copies))
+
+
+def _asking(copies: HostCopies) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda question: asyncio.run(copies.answer(question))

@@ -1,0 +1,184 @@
+"""Where a rank writes and reads steps: in a place that all ranks share, or on its own host's disk.
+
+With a disk on each host, the head keeps a copy of every file, and a step counts when its manifest is there. A rank
+reaches the head through its agent, on the descriptor that it has.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from etils import epath
+
+from workloads.durable import as_path
+from workloads.errors import FencedError
+from workloads.storage.commit import begin_step, commit_step
+from workloads.storage.folders import STATE, StepFolder, find_folders, remove
+from workloads.storage.manifest import DamageError, Files, Manifest, check_files, list_files, read_manifest
+
+Ask = Callable[[dict[str, Any]], dict[str, Any]]
+Event = dict[str, Any]
+
+_MADE_BY_FIRST = "array_metadatas"  # Orbax's other processes wait until its first one has made this folder
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Writer:
+    """Who writes.
+
+    Attributes:
+        is_first: whether this is rank 0, which begins and commits for all.
+        attempt, attempt_id: as the fence knows them.
+        keep: how many of the newest good steps stay.
+    """
+
+    is_first: bool
+    attempt: int
+    attempt_id: str
+    keep: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Delivered:
+    """What a rank has handed in of a step.
+
+    Attributes:
+        files: with their digests; empty where all ranks share the place.
+        copied_bytes: that went to the head.
+    """
+
+    files: Files = dataclasses.field(default_factory=dict)
+    copied_bytes: int = 0
+
+
+class Store(Protocol):
+    """What saving and restoring ask of a place; all of it may raise OSError, and writing FencedError."""
+
+    def begin(self, step: int) -> str:
+        """Rank 0: makes a new step; returns its name."""
+
+    def open(self, name: str) -> epath.Path:
+        """Every rank: the folder to write to."""
+
+    def deliver(self, name: str) -> Delivered:
+        """Every rank, once its files are written: they are where they count when this returns."""
+
+    def commit(self, name: str, manifest: Manifest, finalize: Callable[[epath.Path], None]) -> list[str]:
+        """Rank 0, when all have delivered: the manifest, last; returns what `prune` must be told."""
+
+    def prune(self, kept: Sequence[str]) -> None:
+        """Every rank, after a commit."""
+
+    def discard(self, name: str) -> None:
+        """Every rank: a step that came to nothing."""
+
+    def find(self) -> list[StepFolder]:
+        """Rank 0: all steps, the newest first."""
+
+    def bring(self, folder: StepFolder) -> Manifest:
+        """Every rank: makes the files of a step readable here, as they were written; raises DamageError."""
+
+
+class SharedStore:
+    """A folder or URL that all ranks reach; see `Store`."""
+
+    def __init__(self, storage: str, writer: Writer):
+        self._storage = storage
+        self._writer = writer
+
+    def begin(self, step: int) -> str:
+        return begin_step(self._storage, step, self._writer.attempt, self._writer.attempt_id)
+
+    def open(self, name: str) -> epath.Path:
+        return as_path(self._storage) / name
+
+    def deliver(self, name: str) -> Delivered:
+        return Delivered()
+
+    def commit(self, name: str, manifest: Manifest, finalize: Callable[[epath.Path], None]) -> list[str]:
+        folder = self.open(name)
+        finalize(folder / STATE)
+        manifest = dataclasses.replace(manifest, files=list_files(folder))
+        commit_step(self._storage, name, manifest, keep=self._writer.keep)
+        return []
+
+    def prune(self, kept: Sequence[str]) -> None:
+        """Rank 0 has done so for all."""
+
+    def discard(self, name: str) -> None:
+        if self._writer.is_first:
+            remove(self.open(name))
+
+    def find(self) -> list[StepFolder]:
+        return find_folders(self._storage)
+
+    def bring(self, folder: StepFolder) -> Manifest:
+        manifest = read_manifest(folder.path)
+        if self._writer.is_first:
+            check_files(folder.path, manifest)
+        return manifest
+
+
+class HostStore:
+    """A folder on this host's disk, with copies of all files on the head; see `Store`.
+
+    Args:
+        storage: the folder.
+        writer: who writes.
+        ask: puts a question to this host's agent, which talks to the head, and waits for the answer.
+        emit: receives `checkpoint-fetched` where files came from the head.
+    """
+
+    def __init__(self, storage: str, writer: Writer, ask: Ask, emit: Callable[[Event], None]):
+        self._root = as_path(storage)
+        self._writer = writer
+        self._ask_agent = ask
+        self._emit = emit
+
+    def begin(self, step: int) -> str:
+        name: str = self._ask("begin", step=step)["name"]
+        return name
+
+    def open(self, name: str) -> epath.Path:
+        (self._root / name / STATE / _MADE_BY_FIRST).mkdir(parents=True, exist_ok=True)
+        return self._root / name
+
+    def deliver(self, name: str) -> Delivered:
+        files = list_files(self._root / name, known={})
+        return Delivered(files=files, copied_bytes=self._ask("deliver", name=name, files=files)["bytes"])
+
+    def commit(self, name: str, manifest: Manifest, finalize: Callable[[epath.Path], None]) -> list[str]:
+        kept: list[str] = self._ask("commit", name=name, manifest=manifest.to_json(), keep=self._writer.keep)["kept"]
+        return kept
+
+    def prune(self, kept: Sequence[str]) -> None:
+        for folder in find_folders(str(self._root)):
+            if folder.path.name not in kept:
+                remove(folder.path)
+
+    def discard(self, name: str) -> None:
+        remove(self._root / name)
+        if self._writer.is_first:
+            self._ask("discard", name=name)
+
+    def find(self) -> list[StepFolder]:
+        return [
+            StepFolder(step=step, path=self._root / name, committed=committed)
+            for step, name, committed in self._ask("find")["steps"]
+        ]
+
+    def bring(self, folder: StepFolder) -> Manifest:
+        started = time.perf_counter()
+        found = self._ask("bring", name=folder.path.name)
+        if found["bytes"]:
+            seconds = time.perf_counter() - started
+            self._emit({"type": "checkpoint-fetched", "step": folder.step, **found, "seconds": seconds})
+        return read_manifest(folder.path)
+
+    def _ask(self, op: str, **details: Any) -> dict[str, Any]:
+        answer = self._ask_agent({"op": op, **details})
+        error = answer.get("error")
+        if error is not None:
+            raise {"fenced": FencedError, "damage": DamageError, "storage": OSError}[error["kind"]](error["message"])
+        return answer
