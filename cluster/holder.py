@@ -8,7 +8,6 @@ ended here. A machine without the head joins it again if its node dies.
 """
 
 import datetime
-import json
 import os
 import shutil
 import signal
@@ -22,6 +21,7 @@ from typing import Any
 from ray._private.node import Node
 from ray._private.parameter import RayParams
 
+from cluster.abandoned import end_abandoned_ranks
 from cluster.accelerators import Accelerator
 from cluster.host_node import HostNode
 from cluster.machine import HostRequest, MachineUp, Request, read_head_address
@@ -167,30 +167,6 @@ def require_visible_gpus(accelerator: Accelerator) -> None:
             )
 
 
-def end_abandoned_ranks(folder: Path, cluster_id: str) -> None:
-    """Ends the process groups of ranks whose agent is gone: neither a frozen rank nor a child of one can notice it."""
-    for path in folder.glob("hosts/*/ranks/*.json"):
-        try:
-            value = json.loads(path.read_text())
-        except (FileNotFoundError, json.JSONDecodeError):
-            continue  # removed, or being written
-        agent, rank = ProcessId.from_json(value["agent"]), ProcessId.from_json(value["rank"])
-        if not agent.alive():
-            left = [process for process in marked_processes(cluster_id) if _group(process) == rank.pid]
-            if left:
-                log(f"ending {len(left)} process(es) of rank {rank.pid}: its agent (pid {agent.pid}) is gone")
-            for process in left:
-                process.signal(signal.SIGKILL)
-            path.unlink(missing_ok=True)
-
-
-def _group(process: ProcessId) -> int | None:
-    try:
-        return os.getpgid(process.pid)
-    except ProcessLookupError:
-        return None
-
-
 def log(message: str) -> None:
     print(f"{datetime.datetime.now().isoformat(timespec='milliseconds')} {message}", file=sys.stderr, flush=True)
 
@@ -226,7 +202,9 @@ def hold(nodes: Nodes, stop: threading.Event) -> bool:
         if nodes.first_is_dead():
             return False
         nodes.end_lost_hosts()
-        end_abandoned_ranks(nodes.folder, nodes.request.cluster_id)
+        for host_folder in nodes.folder.glob("hosts/*"):
+            for line in end_abandoned_ranks(host_folder, nodes.request.cluster_id):
+                log(line)
     return True
 
 

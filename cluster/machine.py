@@ -23,6 +23,7 @@ from cluster.slices import SlicePlace
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 20.0
 LOOPBACK = "127.0.0.1"
+NETWORK_LEASE_S = "20"  # SPMD_LAUNCH_LEASE_S where there is a network between hosts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,8 @@ from cluster.processes import ProcessId
 from cluster.slices import SlicePlace
 from cluster.spec import ClusterSpec
 
+NAMESPACE = "spmd-launch"  # of our actors in Ray
+
 
 def home() -> Path:
     """The state folder: `SPMD_LAUNCH_HOME`, or `~/.spmd-launch`."""
@@ -103,7 +105,7 @@ class Cluster:
     Attributes:
         spec: what was asked for.
         cluster_id: unique per `up`; every process of the cluster carries it, see `cluster.processes.MARKER`.
-        holder: the process that owns the nodes.
+        holder: the process that owns the nodes; in a Ray that is not ours, the raylet beside the supervisor.
         gcs_address: host:port of Ray's control service.
         run_folder: a short folder for sockets: on the head Ray's temporary one, elsewhere one of this client's.
         hosts: the head first; ranks count them by slice and worker, see `cluster.slices.rank_units`.
@@ -134,6 +136,14 @@ class Cluster:
     def socket(self) -> Path:
         """Where the supervisor listens; short, because a Unix socket's path has at most 107 bytes."""
         return Path(self.run_folder) / "supervisor.sock"
+
+    def actor_name(self, role: str) -> str:
+        """What an actor is called in Ray, where there may be other clusters of ours.
+
+        Args:
+            role: `supervisor`, or `agent:HOST`.
+        """
+        return f"{actor_prefix(self.name, self.cluster_id)}{role}"
 
     @property
     def is_remote(self) -> bool:
@@ -206,6 +216,11 @@ def running_clusters() -> list[Cluster]:
     """All clusters whose record is complete and whose holder lives."""
     clusters = [Cluster.load(name) for name in cluster_names()]
     return [cluster for cluster in clusters if cluster is not None and cluster.alive()]
+
+
+def actor_prefix(name: str, cluster_id: str) -> str:
+    """How the names of all actors of a cluster begin."""
+    return f"{name}/{cluster_id[:8]}/"
 
 
 def short_folder(cluster_id: str) -> str:

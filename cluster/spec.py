@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from cluster.accelerators import CPU, Accelerator, check_counts, check_emulation
 from cluster.errors import ClusterConfigError, nearest
+from cluster.ray_spec import EVERY_NODE, RayProviderSpec
 from cluster.setting_names import check_keys
 from cluster.slices import is_our_variable
 
@@ -26,6 +27,7 @@ class LocalProviderSpec:
 
     type: ClassVar[str] = "local"
     accelerators: ClassVar[tuple[str, ...]] = ("cpu",)
+    owns_ray: ClassVar[bool] = True  # Ray is ours to start and to end
     shares_disk: ClassVar[bool] = True  # what the head writes into its state folder, all hosts can read
 
 
@@ -41,6 +43,7 @@ class SshProviderSpec:
 
     type: ClassVar[str] = "ssh"
     accelerators: ClassVar[tuple[str, ...]] = ("cpu", "gpu", "tpu")
+    owns_ray: ClassVar[bool] = True
     shares_disk: ClassVar[bool] = False
     hosts: tuple[str, ...]
     user: str | None = None
@@ -55,10 +58,12 @@ class SshProviderSpec:
             raise ClusterConfigError("provider.identity_file", f"must be a file, not {self.identity_file!r}")
 
 
-ProviderSpec = LocalProviderSpec | SshProviderSpec
+ProviderSpec = LocalProviderSpec | SshProviderSpec | RayProviderSpec
 
 # The open set of providers: a new one is a frozen dataclass with these class variables, and a row here.
-PROVIDERS: Mapping[str, type[ProviderSpec]] = {spec.type: spec for spec in (LocalProviderSpec, SshProviderSpec)}
+PROVIDERS: Mapping[str, type[ProviderSpec]] = {
+    spec.type: spec for spec in (LocalProviderSpec, SshProviderSpec, RayProviderSpec)
+}
 
 # None of these can begin with a dash, which ssh would take for an option.
 _USER = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
@@ -108,7 +113,7 @@ class ClusterSpec:
     Attributes:
         name: lower-case letters, digits and dashes; names the cluster's state folder and is said to the CLI.
         provider: where hosts come from, with what that provider needs to know.
-        num_hosts: 1 to 64.
+        num_hosts: 1 to 64; of a Ray that is not ours also EVERY_NODE: as many as its nodes can be.
         devices_per_host: 1 to 64 JAX devices (emulated ones on `cpu`); a cluster file may leave it out where the
             accelerator tells it.
         accelerator: what the devices are, see `cluster.accelerators`; the provider says which kinds it has.
@@ -142,11 +147,11 @@ class ClusterSpec:
         _check_name(self.name)
         if not isinstance(self.provider, tuple(PROVIDERS.values())):
             raise ClusterConfigError("provider", f"must be one of {', '.join(PROVIDERS)}, not {self.provider!r}")
-        _check_count("num_hosts", self.num_hosts, MAX_HOSTS)
+        _check_count("num_hosts", self.num_hosts, MAX_HOSTS, minimum=1 if self.provider.owns_ray else EVERY_NODE)
         _check_count("devices_per_host", self.devices_per_host, MAX_DEVICES_PER_HOST)
         _check_count("spares", self.spares, MAX_HOSTS - self.num_hosts, minimum=0)
         if self.min_hosts is not None:
-            _check_count("min_hosts", self.min_hosts, self.num_hosts)
+            _check_count("min_hosts", self.min_hosts, self.num_hosts or MAX_HOSTS)
         accelerator = Accelerator.parse(self.accelerator)
         check_emulation(accelerator, self.emulate, self.provider.type, self.provider.accelerators)
         hosts = {"num_hosts": self.num_hosts, "spares": self.spares, "min_hosts": self.min_hosts or 0}
@@ -158,6 +163,10 @@ class ClusterSpec:
             _check_python(self.python, self.provider)
         if self.storage_path is not None:
             _check_storage_path(self.storage_path)
+
+    def is_met_by(self, found: "ClusterSpec") -> bool:
+        """Whether a cluster with the spec `found` is what is asked for here."""
+        return dataclasses.replace(self, num_hosts=self.num_hosts or found.num_hosts) == found
 
     @property
     def hardware(self) -> Accelerator:
@@ -194,6 +203,8 @@ class ClusterSpec:
             given["provider"] = provider_from_json(given["provider"])
             if isinstance(given["provider"], SshProviderSpec) and isinstance(given.get("spares", 0), int):
                 given.setdefault("num_hosts", len(given["provider"].hosts) - given.get("spares", 0))
+            if isinstance(given["provider"], RayProviderSpec):
+                given.setdefault("num_hosts", EVERY_NODE)
         if "devices_per_host" not in given and "accelerator" in given:
             told = Accelerator.parse(given["accelerator"]).devices_per_host
             given |= {} if told is None else {"devices_per_host": told}
@@ -244,8 +255,8 @@ def _check_enough_hosts(provider: SshProviderSpec, num_hosts: int, spares: int) 
 
 
 def _check_python(python: Any, provider: ProviderSpec) -> None:
-    if provider.type == "local":
-        raise ClusterConfigError("python", "is for other machines; a local cluster runs the Python of this command")
+    if not isinstance(provider, SshProviderSpec):
+        raise ClusterConfigError("python", f"is for hosts over ssh; provider {provider.type} has its own Python")
     if not isinstance(python, str) or not re.fullmatch(r"3\.1[1-3]|/[^\0\n]+", python):
         raise ClusterConfigError(
             "python", f'must be "3.11", "3.12", "3.13" or the absolute path of an interpreter, not {python!r}'

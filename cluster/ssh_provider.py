@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from cluster.errors import ClusterError
 from cluster.host_facts import problems, warnings
-from cluster.machine import HostRequest, MachineUp, Request
+from cluster.machine import NETWORK_LEASE_S, HostRequest, MachineUp, Request
 from cluster.place_code import Code
 from cluster.provider import Say
 from cluster.record import Cluster, Host, cluster_folder, home, short_folder
@@ -27,7 +27,6 @@ from cluster.spec import ClusterSpec, SshProviderSpec, Target
 from cluster.ssh import Ssh, SshError
 from cluster.tunnel import Tunnel, client_run_folder, make_run_folder
 
-NETWORK_LEASE_S = "20"
 T = TypeVar("T")
 
 

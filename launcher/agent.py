@@ -9,11 +9,12 @@ import contextlib
 import os
 import shutil
 import socket
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
+from cluster.abandoned import end_abandoned_ranks
+from cluster.processes import MARKER
 from launcher.attempt import AGENT_RESTARTED, HostFacts, HostNews, RankTask
 from launcher.certificates import RankFiles, new_request, write_files
 from launcher.code_copy import unpack
@@ -21,7 +22,7 @@ from launcher.device_count import count_devices
 from launcher.environment import flags_that_matter, rank_environment
 from launcher.host_attempt import HostAttempt
 from launcher.host_copies import HostCopies
-from launcher.process_watch import end_with_parent
+from launcher.process_watch import end_with_raylet
 from launcher.rank.black_box import read_black_box
 from launcher.rank_process import RankProcess, keep
 from launcher.stacks import take_stacks
@@ -39,6 +40,7 @@ class Agent:
         accelerator: kind of the devices that JAX is to find here.
         devices_per_host, cluster_env: as in the cluster file.
         code_digest: of the code that the template runs until a job brings another.
+        owns_ray: whether the Ray node is ours, and a holder watches over this host.
         keeper: Ray handle of the head's keeper of checkpoints; None: all hosts share a storage.
     """
 
@@ -51,6 +53,7 @@ class Agent:
         devices_per_host: int,
         cluster_env: dict[str, str],
         code_digest: str,
+        owns_ray: bool,
         keeper: Any = None,
     ):
         self.host = host
@@ -68,7 +71,8 @@ class Agent:
         self.keys: dict[str, bytes] = {}  # of attempts that have not started
         for name in ("home", "tmp", "work", "code", "files", "ranks", "attempts"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
-        threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
+        end_with_raylet(owns_ray, self._kill_ranks)
+        end_abandoned_ranks(self.folder, os.environ.get(MARKER, ""))  # of the agent before this one
 
     # -- what is on this host
 
@@ -242,6 +246,11 @@ class Agent:
         await asyncio.to_thread(shutil.rmtree, self.folder / "storage" / Path(storage).name, ignore_errors=True)
 
     # -- inside
+
+    def _kill_ranks(self) -> None:
+        """At once: a frozen one cannot see that this process ends, nor can its children."""
+        for attempt in list(self.attempts.values()):
+            attempt.process.kill()
 
     def _code(self, digest: str) -> Path:
         return self.folder / "code" / digest

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from cluster.errors import ClusterError
 from cluster.place_code import Code
 from cluster.provider import Provider, Say, provider_for
+from cluster.ray_spec import RayProviderSpec
 from cluster.record import Cluster, cluster_names, load_spec, save_spec
 from cluster.slices import slice_problems
 from cluster.spec import ClusterSpec
@@ -99,21 +100,25 @@ def down(name: str, *, force: bool, say: Say, purge: bool = False) -> list[str]:
         except FailureError as error:
             say(f"{error}; ending the cluster all the same")
     files = read_code(source_root())
-    with contextlib.closing(provider_for(load_spec(name))) as provider:
-        return _delete(provider, name, _packed(files), "the cluster went down while the job ran", purge=purge)
+    spec = load_spec(name)
+    with contextlib.closing(provider_for(spec)) as provider:
+        left = _delete(provider, name, _packed(files), "the cluster went down while the job ran", purge=purge)
+    if isinstance(spec.provider, RayProviderSpec):
+        say(f"detached; the Ray at {spec.provider.address} is left as it was")
+    return left
 
 
 def _existing(provider: Provider, spec: ClusterSpec) -> Cluster | None:
     """The cluster of that name that is up: known here, or found on its hosts, where another client brought it up."""
     known = Cluster.load(spec.name)
     if known is not None and known.alive():
-        if known.spec != spec:
+        if not spec.is_met_by(known.spec):
             raise UserError(_describe_change(known.spec, spec))
         return known
     found = provider.find()
     if found is None:
         return None
-    if found.spec != spec:
+    if not spec.is_met_by(found.spec):
         raise UserError(_describe_change(found.spec, spec))
     save_spec(spec)
     return provider.attach(found)

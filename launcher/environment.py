@@ -12,7 +12,6 @@ from workloads.registry import WORKLOADS
 # them: a connection that was cut for 8 s is back after 13, because TCP tries again after pauses that double.
 LEASE_S = float(os.environ.get("SPMD_LAUNCH_LEASE_S", "10"))
 JAX_PLATFORMS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
-NAMESPACE = "spmd-launch"  # of our actors in Ray
 
 
 def preimports() -> str:

@@ -124,13 +124,15 @@ def parse_fault(text: str) -> Fault:
     )
 
 
-def check_faults(faults: Sequence[Fault], num_hosts: int, devices_per_host: int) -> None:
-    """Refuses faults for ranks, hosts or devices that the job does not have.
+def check_faults(faults: Sequence[Fault], num_hosts: int, devices_per_host: int, owns_ray: bool = True) -> None:
+    """Refuses faults for ranks, hosts or devices that the job does not have, and those of a Ray that is not ours.
 
     Raises:
         UserError: naming the fault and what there is.
     """
     for fault in faults:
+        if not owns_ray and fault.kind in ("kill-raylet", "kill-supervisor", "kill-holder"):
+            raise UserError(f"--inject {fault.kind}: the Ray of this cluster is not ours, and others use it")
         where = KINDS[fault.kind].where
         count = num_hosts * devices_per_host if where == DEVICE else num_hosts
         if fault.place >= count:

@@ -61,7 +61,7 @@ def prepare(request: Request) -> Prepared:
     layout = _layout(cluster, request.num_hosts or cluster.spec.num_hosts)
     name = _job_name(request)
     faults = [parse_fault(text) for text in request.faults]
-    check_faults(faults, layout.num_hosts, layout.devices_per_host)
+    check_faults(faults, layout.num_hosts, layout.devices_per_host, cluster.spec.provider.owns_ray)
     config = _check_config(request.workload, request.settings, layout)
     settings, files, paths = _input_files(file_params(type(config)), request.settings)
     code = read_code(source_root())

@@ -9,18 +9,16 @@ import contextlib
 import dataclasses
 import json
 import os
-import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
-from cluster.record import Cluster
+from cluster.record import NAMESPACE, Cluster
 from cluster.slices import rank_units
 from launcher.blobs import BlobStore
 from launcher.certificates import Authority
-from launcher.environment import NAMESPACE
 from launcher.errors import FailureError, UserError
 from launcher.host_pool import HostPool
 from launcher.job import JobSpec, JobState
@@ -29,7 +27,7 @@ from launcher.job_queue import Waiting, next_to_start
 from launcher.job_record import JobRecord
 from launcher.job_run import JobRun
 from launcher.parity import gather_facts
-from launcher.process_watch import end_with_parent
+from launcher.process_watch import end_with_raylet
 from launcher.protocol import MAX_LINE, Line, Message, error_answer
 from launcher.record_copy import news
 from launcher.storage import is_on_head, storage_for
@@ -53,13 +51,17 @@ class Supervisor:
         self.authority = Authority.open(cluster.folder, cluster.cluster_id)
         self.jobs: dict[str, JobRun] = {}
         self.queue: list[str] = []
+
+        def actor(role: str) -> Any:
+            return ray.get_actor(cluster.actor_name(role), namespace=NAMESPACE)
+
         self.pool = HostPool(
-            {host.name: ray.get_actor(f"agent:{host.name}", namespace=NAMESPACE) for host in cluster.hosts},
+            {host.name: actor(f"agent:{host.name}") for host in cluster.hosts},
             rank_units({host.name: host.place for host in cluster.hosts}),
         )
-        self.keeper = ray.get_actor("keeper", namespace=NAMESPACE) if cluster.spec.head_disk_is_private else None
+        self.keeper = actor("keeper") if cluster.spec.head_disk_is_private else None
         self._tasks: set[asyncio.Task[Any]] = set()
-        threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
+        end_with_raylet(cluster.spec.provider.owns_ray)
         # Here, so that a restarted one serves too.
         self._serving = asyncio.get_running_loop().create_task(self._serve())
         self._adopt_jobs()

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from cluster.processes import marked_processes
+from cluster.processes import ProcessId, marked_processes
 from cluster.record import Cluster, cluster_names, home
 from launcher.attempt import HostFacts
 from launcher.cli.console import next_commands, show_json
@@ -100,7 +100,7 @@ def examine(name: str) -> dict[str, Any]:
     report: dict[str, Any] = {"name": name, "state": status["state"], "facts": [], "problems": []}
     cluster = Cluster.load(name)
     if cluster is None or status["state"] == "DEAD":
-        left = len(marked_processes(cluster.cluster_id, cluster.holder)) if cluster and not cluster.is_remote else 0
+        left = len(_processes_here(cluster)) if cluster else 0
         report["problems"].append(
             f"cluster {name} is {status['state']}, {left} process(es) left: `spmd-launch down {name}`"
         )
@@ -116,6 +116,13 @@ def examine(name: str) -> dict[str, Any]:
     report["table"] = parity_table(facts, differences)
     report["problems"] += [str(difference) for difference in differences if difference.matters]
     return report
+
+
+def _processes_here(cluster: Cluster) -> list[ProcessId]:
+    """Those of a cluster on this machine; the holder's session is ours only where the holder is."""
+    if cluster.is_remote:
+        return []
+    return marked_processes(cluster.cluster_id, cluster.holder if cluster.spec.provider.owns_ray else None)
 
 
 def _print(report: dict[str, Any], problems: list[str]) -> None:
