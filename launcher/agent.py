@@ -69,10 +69,12 @@ class Agent:
         self.templates = asyncio.Lock()
         self.attempts: dict[str, HostAttempt] = {}
         self.keys: dict[str, bytes] = {}  # of attempts that have not started
+        # Of the agent before this one, if there was one: nobody can ask for what its ranks have left.
+        end_abandoned_ranks(self.folder, os.environ.get(MARKER, ""))
+        shutil.rmtree(self.folder / "attempts", ignore_errors=True)
         for name in ("home", "tmp", "work", "code", "files", "ranks", "attempts"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         end_with_raylet(owns_ray, self._kill_ranks)
-        end_abandoned_ranks(self.folder, os.environ.get(MARKER, ""))  # of the agent before this one
 
     # -- what is on this host
 

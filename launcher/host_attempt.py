@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -112,6 +113,7 @@ class HostAttempt:
             position = self._pass_on_log(position)
         self._pass_on_log(position)
         end = waiter.result()
+        shutil.rmtree(self.folder / "tls", ignore_errors=True)  # its key is of no use now, but to a thief
         # The kernel counts what it kills on this host for want of memory, not whom: beside a SIGKILL that is enough.
         out_of_memory = end.code == -signal.SIGKILL and oom_kills() > self._oom_kills
         memory = {"peak_bytes": end.peak_bytes, "host_bytes": host_bytes()}
