@@ -161,8 +161,12 @@ class Cluster:
 
     def alive(self) -> bool:
         """Whether it runs; of a remote one, whether its head can be reached (again), which may take seconds."""
+        return not self.problem() if self.is_remote else self.holder.alive()
+
+    def problem(self) -> str:
+        """Why the head of a remote cluster cannot be reached; '' if it can, and where it is this machine."""
         if not self.is_remote:
-            return self.holder.alive()
+            return ""
         from cluster.tunnel import Tunnel  # here, because it imports this module
 
         return Tunnel(self).open()

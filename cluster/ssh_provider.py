@@ -68,8 +68,8 @@ class SshProvider:
     def attach(self, cluster: Cluster) -> Cluster:
         folder = Path(client_run_folder(cluster.cluster_id))
         attached = cluster.seen_from_elsewhere(self.spec, str(folder))
-        if not Tunnel(attached).open():
-            raise ClusterError(f"cluster {self.name!r}: no way to its head could be opened: see {folder / 'ssh.log'}")
+        if problem := Tunnel(attached).open():
+            raise ClusterError(f"cluster {self.name!r}: no way to its head could be opened: {problem}")
         attached.save()
         return attached
 

@@ -102,7 +102,7 @@ class Supervisor:
                     async for snapshot in self._watch(self._job(request["name"])):
                         yield snapshot
                 case "record":
-                    for piece in news(self.cluster.name, request["names"], request["have"], request["only_records"]):
+                    for piece in news(self.cluster.name, request):
                         yield piece
                     yield {}
                 case _:

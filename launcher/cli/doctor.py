@@ -99,6 +99,9 @@ def examine(name: str) -> dict[str, Any]:
     status = cluster_status(name)
     report: dict[str, Any] = {"name": name, "state": status["state"], "facts": [], "problems": []}
     cluster = Cluster.load(name)
+    if status["state"] == "UNREACHABLE":
+        report["problems"].append(f"cluster {name} cannot be reached: {status['message']}")
+        return report
     if cluster is None or status["state"] == "DEAD":
         left = len(_processes_here(cluster)) if cluster else 0
         report["problems"].append(

@@ -47,10 +47,12 @@ def _show(name: str | None, as_json: bool) -> bool:
 
 
 def cluster_status(name: str) -> dict[str, Any]:
-    """State of a cluster: `READY`, `WARM`, `LOST HOSTS`, `DEAD` or `INCOMPLETE`, with its hosts and jobs."""
+    """State of a cluster, with its hosts and jobs: READY, WARM, LOST HOSTS, UNREACHABLE, DEAD or INCOMPLETE."""
     cluster = Cluster.load(name)
     if cluster is None:
         return {"name": name, "state": "INCOMPLETE", "hosts": [], "jobs": [], "queue": []}
+    if problem := cluster.problem():
+        return {"name": name, "state": "UNREACHABLE", "message": problem, "hosts": [], "jobs": [], "queue": []}
     if not cluster.alive():
         return {"name": name, "state": "DEAD", "hosts": [], "jobs": [], "queue": []}
     try:
@@ -65,6 +67,9 @@ def cluster_status(name: str) -> dict[str, Any]:
 
 def _print_cluster(cluster: dict[str, Any]) -> None:
     click.echo(f"cluster {cluster['name']}: {cluster['state']}")
+    if cluster["state"] == "UNREACHABLE":
+        click.echo(f"  {cluster['message']}")
+        return
     if cluster["state"] in ("DEAD", "INCOMPLETE"):
         click.echo(f"  nothing of it runs; `spmd-launch down {cluster['name']}` cleans up")
         return
