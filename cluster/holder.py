@@ -76,7 +76,7 @@ class Nodes:
         """Starts a node: the head without `gcs_address`; `beside` another one that is on this machine."""
         host_folder = self.folder / "hosts" / host.name
         host_folder.mkdir(parents=True, exist_ok=True)
-        place: dict[str, Any] = {"temp_dir": self.request.ray_folder}
+        place: dict[str, Any] = {"temp_dir": f"{self.request.ray_folder}/ray"}
         if gcs_address is not None:
             place["gcs_address"] = gcs_address
         if beside is not None:

@@ -201,6 +201,6 @@ def running_clusters() -> list[Cluster]:
 
 
 def short_folder(cluster_id: str) -> str:
-    """Ray's temporary folder for a cluster: short, unique, private to this user."""
+    """A folder for a cluster's sockets: short, unique; whoever makes it makes it private to this user."""
     base = "/tmp" if os.path.isdir("/tmp") else os.path.expanduser("~")
     return os.path.join(base, "spl-" + hashlib.sha256(cluster_id.encode()).hexdigest()[:8])

@@ -21,6 +21,7 @@ from launcher.blobs import BlobStore
 from launcher.certificates import Authority
 from launcher.environment import NAMESPACE
 from launcher.errors import FailureError, UserError
+from launcher.exposure import RAYLET_PORTS
 from launcher.host_pool import HostPool
 from launcher.job import JobSpec, JobState
 from launcher.job_folder import JobFolder, all_jobs
@@ -123,6 +124,8 @@ class Supervisor:
                 answer = await self._cancel(request["name"], "cancelled by hand")
             case "facts":
                 answer = await self._facts()
+            case "sockets":
+                answer = await self._sockets()
             case "drain":
                 answer = await self._drain(request["force"])
             case unknown:
@@ -183,6 +186,19 @@ class Supervisor:
     async def _facts(self) -> Message:
         facts = await asyncio.wait_for(gather_facts(list(self.pool.agents.values())), FACTS_TIMEOUT_S)
         return {"facts": [dataclasses.asdict(fact) for fact in facts]}
+
+    async def _sockets(self) -> Message:
+        agents = self.pool.agents.values()
+        seen = await asyncio.wait_for(asyncio.gather(*(agent.sockets.remote() for agent in agents)), FACTS_TIMEOUT_S)
+        nodes = [node for node in await asyncio.to_thread(ray.nodes) if node["Alive"]]
+        return {
+            "hosts": [host.to_json() for host in seen],
+            "raylet_ports": {
+                f"{node['NodeManagerAddress']}:{node[key]}": name
+                for node in nodes
+                for key, name in RAYLET_PORTS.items()
+            },
+        }
 
     # -- jobs
 
