@@ -41,6 +41,7 @@ def cluster_names() -> list[str]:
 
 def save_spec(spec: ClusterSpec) -> None:
     """Keeps what was asked for, before anything is begun: with it, what was half made can be removed."""
+    home().mkdir(parents=True, exist_ok=True, mode=0o700)  # records of jobs too are nobody else's
     cluster_folder(spec.name).mkdir(parents=True, exist_ok=True, mode=0o700)
     write_json(cluster_folder(spec.name) / "spec.json", spec.to_json())
 

@@ -68,7 +68,9 @@ def judge(seen: Sequence[HostSockets], raylet_ports: Mapping[str, str]) -> list[
     for here in _machines(seen):
         hosts = tuple(one.host for one in here)
         ranks = {pid: rank for one in here for pid, rank in one.ranks.items()}
-        for socket in dict.fromkeys(socket for one in here for socket in one.sockets):
+        # Agents of one machine see the same sockets; what a worker calls itself may have changed in between.
+        sockets = {(one.protocol, one.port, one.address, one.pid): one for host in here for one in host.sockets}
+        for _, socket in sorted(sockets.items()):
             process, guard = _role(socket, ranks, raylet_ports.get(f"{here[0].address}:{socket.port}", "raylet"))
             rows.append(
                 Row(

@@ -17,7 +17,7 @@ class RankHere:
     """A rank that runs on a machine.
 
     Attributes:
-        words: which one of which job.
+        words: which one.
         coordinator: host:port of the coordination service, if it serves it; else ''.
         mutual_tls: whether that service asks for certificates.
     """
@@ -85,7 +85,7 @@ def _processes_of_the_cluster() -> set[ProcessId]:
 def _rank(attempt: HostAttempt) -> RankHere:
     serves = attempt.coordinator
     return RankHere(
-        words=f"rank {attempt.task.rank} of {attempt.task.job}",
+        words=f"rank {attempt.task.rank}",
         coordinator=serves["address"] if serves else "",
         mutual_tls=bool(serves and serves["mutual_tls"]),
     )

@@ -149,7 +149,7 @@ def _shared_memory() -> tuple[str, str]:
 
 def _writable() -> str:
     try:
-        home().mkdir(parents=True, exist_ok=True)
+        home().mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         return f"cannot be made: {error}"
     return "" if os.access(home(), os.W_OK) else "is not writable"

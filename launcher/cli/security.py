@@ -1,6 +1,7 @@
 """`doctor --security`: every socket on which a cluster listens, who can reach it, what guards it, how to close it."""
 
 import dataclasses
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,7 @@ def look(name: str) -> Exposure:
     """
     cluster = Cluster.load(name)
     if cluster is None or not cluster.alive():
-        raise FailureError(
-            f"cluster {name!r} is not up, so nothing of it can be looked at: `spmd-launch status {name}`"
-        )
+        raise FailureError(f"cluster {name!r} is not up: there is nothing to look at")
     with Connection(cluster.socket) as connection:
         answer = connection.ask({"op": "sockets"})
     seen = [HostSockets.from_json(host) for host in answer["hosts"]]
@@ -88,15 +87,16 @@ def _summary(exposure: Exposure) -> str:
         return "No other machine can connect to any of it."
     unguarded = sum(row.is_open and row.guard == NOTHING for row in exposure.rows)
     lines = [
-        f"Other machines can connect to {sum(row.is_open for row in exposure.rows)} of these; nothing guards "
-        f"{unguarded} of them (!).",
+        f"Other machines can connect to {sum(row.is_open for row in exposure.rows)} of these; {unguarded} of them have "
+        "no guard (!).",
         "Ray's token is sent unencrypted: who can read the hosts' packets has it.",
     ]
     for firewall in exposure.firewalls:
         lines += [
             "",
-            f"# This closes them to all but the hosts: as root, `nft -f FILE` on {', '.join(firewall.hosts)}.",
-            "# It closes the ports that the kernel chooses from; an sshd among them needs a line of its own.",
+            "# This closes them to all but the hosts; an sshd on one of these ports needs a",
+            "# line of its own. As root, `nft -f FILE` on",
+            *textwrap.wrap(", ".join(firewall.hosts), 77, initial_indent="#   ", subsequent_indent="#   "),
             firewall.rules.rstrip(),
         ]
     return "\n".join(lines)
