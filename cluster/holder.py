@@ -82,7 +82,7 @@ class Nodes:
         host_folder = self.folder / "hosts" / host.name
         host_folder.mkdir(parents=True, exist_ok=True)
         resources = self._resources(host)
-        place: dict[str, Any] = {"temp_dir": self.request.ray_folder}
+        place: dict[str, Any] = {"temp_dir": f"{self.request.ray_folder}/ray"}
         if gcs_address is not None:
             place["gcs_address"] = gcs_address
         if beside is not None:

@@ -53,7 +53,8 @@ class Request:
 
     Attributes:
         cluster_id: unique per `up`.
-        ray_folder: Ray's temporary folder there: short, because sockets lie in it.
+        ray_folder: for what holds sockets there: short, and private to its user. Ray's own temporary folder lies in it,
+            because Ray opens that to all users of the machine.
         node_env: variables for the Ray processes of its hosts.
         accelerator: what Ray is to count on its hosts, as a cluster file names it.
         hosts: that this machine is; if the head is among them, it is the first.

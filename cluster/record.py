@@ -45,6 +45,7 @@ def cluster_names() -> list[str]:
 
 def save_spec(spec: ClusterSpec) -> None:
     """Keeps what was asked for, before anything is begun: with it, what was half made can be removed."""
+    home().mkdir(parents=True, exist_ok=True, mode=0o700)  # records of jobs too are nobody else's
     cluster_folder(spec.name).mkdir(parents=True, exist_ok=True, mode=0o700)
     write_json(cluster_folder(spec.name) / "spec.json", spec.to_json())
 
@@ -228,6 +229,6 @@ def actor_prefix(name: str, cluster_id: str) -> str:
 
 
 def short_folder(cluster_id: str) -> str:
-    """Ray's temporary folder for a cluster: short, unique, private to this user."""
+    """A folder for a cluster's sockets: short, unique; whoever makes it makes it private to this user."""
     base = "/tmp" if os.path.isdir("/tmp") else os.path.expanduser("~")
     return os.path.join(base, "spl-" + hashlib.sha256(cluster_id.encode()).hexdigest()[:8])

@@ -54,8 +54,9 @@ class SshProviderSpec:
         object.__setattr__(self, "hosts", tuple(self.hosts))  # JSON has no tuples
         if self.user is not None and not (isinstance(self.user, str) and re.fullmatch(_USER, self.user)):
             raise ClusterConfigError("provider.user", f"must be a user's name, not {self.user!r}")
-        if self.identity_file is not None and not (isinstance(self.identity_file, str) and self.identity_file):
-            raise ClusterConfigError("provider.identity_file", f"must be a file, not {self.identity_file!r}")
+        if self.identity_file is not None and not _is_file_for_ssh(self.identity_file):
+            problem = f"must be a file (printable, without ${{, which ssh would replace), not {self.identity_file!r}"
+            raise ClusterConfigError("provider.identity_file", problem)
 
 
 ProviderSpec = LocalProviderSpec | SshProviderSpec | RayProviderSpec
@@ -95,6 +96,10 @@ class Target:
         """What we call the host: its name, with the port where one is given."""
         name = self.name.replace(":", "-")
         return name if self.port is None else f"{name}-{self.port}"
+
+
+def _is_file_for_ssh(path: Any) -> bool:
+    return isinstance(path, str) and bool(path) and path.isprintable() and "${" not in path
 
 
 def _check_hosts(hosts: Any) -> None:

@@ -22,6 +22,7 @@ from launcher.device_count import count_devices
 from launcher.environment import flags_that_matter, rank_environment
 from launcher.host_attempt import HostAttempt
 from launcher.host_copies import HostCopies
+from launcher.host_sockets import HostSockets, look_at_sockets
 from launcher.process_watch import end_with_raylet
 from launcher.rank.black_box import read_black_box
 from launcher.rank_process import RankProcess, keep
@@ -109,6 +110,10 @@ class Agent:
             resolves_to=_resolve(hostname),
             clock=time.time(),
         )
+
+    async def sockets(self) -> HostSockets:
+        """What the cluster's processes on this machine listen on."""
+        return await asyncio.to_thread(look_at_sockets, self.host, self.address, list(self.attempts.values()))
 
     async def clock(self) -> float:
         """Seconds since the epoch, by this host's clock."""

@@ -38,6 +38,7 @@ class HostAttempt:
         self.black_box = folder / "launches"
         self._oom_kills = oom_kills()
         self.ended = asyncio.Event()
+        self.coordinator: Message | None = None  # where this rank has told that it serves, if it does
         self._events: list[Message] = []  # those that the supervisor may not have received
         self._num_dropped = 0
         self._progress: Message | None = None
@@ -71,6 +72,8 @@ class HostAttempt:
         elif message["type"] == "ask":
             keep(self._answer(message))
         else:
+            if message["type"] == "coordinator":
+                self.coordinator = message
             self._add(message)
 
     async def _answer(self, question: Message) -> None:

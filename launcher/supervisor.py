@@ -6,19 +6,18 @@ supervisor that Ray has started again goes on with the jobs of the one before it
 
 import asyncio
 import contextlib
-import dataclasses
-import json
 import os
 from collections.abc import AsyncIterator
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
 
 from cluster.record import NAMESPACE, Cluster
 from cluster.slices import rank_units
+from launcher import host_report
 from launcher.blobs import BlobStore
 from launcher.certificates import Authority
+from launcher.client_server import ClientServer
 from launcher.errors import FailureError, UserError
 from launcher.host_pool import HostPool
 from launcher.job import JobSpec, JobState
@@ -26,9 +25,8 @@ from launcher.job_folder import JobFolder, all_jobs
 from launcher.job_queue import Waiting, next_to_start
 from launcher.job_record import JobRecord
 from launcher.job_run import JobRun
-from launcher.parity import gather_facts
 from launcher.process_watch import end_with_raylet
-from launcher.protocol import MAX_LINE, Line, Message, error_answer
+from launcher.protocol import Message
 from launcher.record_copy import news
 from launcher.storage import is_on_head, storage_for
 
@@ -63,7 +61,9 @@ class Supervisor:
         self._tasks: set[asyncio.Task[Any]] = set()
         end_with_raylet(cluster.spec.provider.owns_ray)
         # Here, so that a restarted one serves too.
-        self._serving = asyncio.get_running_loop().create_task(self._serve())
+        streams = {"watch": self._watch, "record": self._record}
+        self._server = ClientServer(cluster.socket, self._answer, streams)
+        self._serving = asyncio.get_running_loop().create_task(self._server.start())
         self._adopt_jobs()
 
     async def ready(self) -> int:
@@ -71,46 +71,9 @@ class Supervisor:
         await self._serving
         return os.getpid()
 
-    async def _serve(self) -> None:
-        path = self.cluster.socket
-        path.unlink(missing_ok=True)
-        old = os.umask(0o177)
-        try:
-            # Held by the actor: a server that nobody refers to is collected, and its socket closed.
-            self._server = await asyncio.start_unix_server(self._client, str(path), limit=MAX_LINE)
-        finally:
-            os.umask(old)
-
     # -- clients
 
-    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            while line := await reader.readline():
-                request = Line(json.loads(line))
-                data = await reader.readexactly(request["num_bytes"])
-                async for answer in self._answer(request, data):
-                    writer.write(json.dumps(answer).encode() + b"\n")
-                    await writer.drain()
-                if request["op"] in ("watch", "record"):  # their answers are many lines, and end the connection
-                    break
-        writer.close()
-
-    async def _answer(self, request: Message, data: bytes) -> AsyncIterator[Message]:
-        try:
-            match request["op"]:
-                case "watch":
-                    async for snapshot in self._watch(self._job(request["name"])):
-                        yield snapshot
-                case "record":
-                    for piece in news(self.cluster.name, request):
-                        yield piece
-                    yield {}
-                case _:
-                    yield await self._answer_once(request, data)
-        except (UserError, FailureError) as error:
-            yield error_answer(error)
-
-    async def _answer_once(self, request: Message, data: bytes) -> Message:
+    async def _answer(self, request: Message, data: bytes) -> Message:
         answer: Message = {}
         match request["op"]:
             case "submit":
@@ -126,7 +89,9 @@ class Supervisor:
             case "cancel":
                 answer = await self._cancel(request["name"], "cancelled by hand")
             case "facts":
-                answer = await self._facts()
+                answer = {"facts": await host_report.facts(self.pool)}
+            case "sockets":
+                answer = await host_report.sockets(self.pool)
             case "drain":
                 answer = await self._drain(request["force"])
             case unknown:
@@ -141,7 +106,13 @@ class Supervisor:
             raise UserError(f"no job {name!r} has run on cluster {self.cluster.name!r} since it came up")
         return self.jobs[name]
 
-    async def _watch(self, job: JobRun) -> AsyncIterator[Message]:
+    async def _record(self, request: Message) -> AsyncIterator[Message]:
+        for piece in news(self.cluster.name, request):
+            yield piece
+        yield {}
+
+    async def _watch(self, request: Message) -> AsyncIterator[Message]:
+        job = self._job(request["name"])
         while True:
             job.record.changed.clear()
             yield job.record.snapshot() | {"waits_for": self._holders(job)}
@@ -153,29 +124,12 @@ class Supervisor:
                 await asyncio.sleep(WATCH_PERIOD_S)
 
     async def _status(self) -> Message:
-        states = await asyncio.gather(*(self._host_state(host.name) for host in self.cluster.hosts))
         return {
             "name": self.cluster.name,
-            "hosts": [
-                {
-                    "name": host.name,
-                    "address": host.address,
-                    "standby": state,
-                    "job": self.pool.held.get(host.name),
-                    "suspect": self.pool.suspects.get(host.name),
-                }
-                for host, state in zip(self.cluster.hosts, states, strict=True)
-            ],
+            "hosts": await host_report.states(self.cluster, self.pool),
             "jobs": [job.record.snapshot() for job in self.jobs.values()],
             "queue": self.queue,
         }
-
-    async def _host_state(self, host: str) -> str:
-        try:
-            state: str = await asyncio.wait_for(self.pool.agents[host].standby_state.remote(), 5.0)
-        except (RayError, TimeoutError):
-            return "LOST"
-        return state
 
     async def _stacks(self, name: str) -> Message:
         gang = self._job(name).gang
@@ -183,10 +137,6 @@ class Supervisor:
         if gang is None or not stacks:
             raise UserError(f"no process of job {name!r} runs now: it is {self._job(name).record.state}")
         return {"stacks": [{"rank": k, "host": gang.ranks[k].host, "text": text} for k, text in stacks.items()]}
-
-    async def _facts(self) -> Message:
-        facts = await asyncio.wait_for(gather_facts(list(self.pool.agents.values())), FACTS_TIMEOUT_S)
-        return {"facts": [dataclasses.asdict(fact) for fact in facts]}
 
     # -- jobs
 

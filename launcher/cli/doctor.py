@@ -11,6 +11,7 @@ import click
 from cluster.processes import ProcessId, marked_processes
 from cluster.record import Cluster, cluster_names, home
 from launcher.attempt import HostFacts
+from launcher.cli import security
 from launcher.cli.console import next_commands, show_json
 from launcher.cli.parity_table import parity_table
 from launcher.cli.status import cluster_status
@@ -25,11 +26,15 @@ JAX_TIMEOUT_S = 60.0
 
 @click.command()
 @click.argument("name", required=False)
+@click.option("--security", "look_at_security", is_flag=True, help="List what clusters listen on, and what guards it.")
 @click.option("--json", "as_json", is_flag=True)
-def doctor(name: str | None, as_json: bool) -> None:
+def doctor(name: str | None, look_at_security: bool, as_json: bool) -> None:
     """Check this machine, and every cluster (or cluster NAME) with its hosts."""
     if name is not None and name not in cluster_names():
         raise UserError(f"no cluster {name!r} (known: {', '.join(cluster_names()) or 'there is none'})")
+    if look_at_security:
+        security.show([security.look(found) for found in ([name] if name else cluster_names())], as_json)
+        return
     report = {
         "machine": machine_checks(),
         "clusters": [examine(found) for found in ([name] if name else cluster_names())],
@@ -154,7 +159,7 @@ def _shared_memory() -> tuple[str, str]:
 
 def _writable() -> str:
     try:
-        home().mkdir(parents=True, exist_ok=True)
+        home().mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         return f"cannot be made: {error}"
     return "" if os.access(home(), os.W_OK) else "is not writable"

@@ -119,7 +119,9 @@ def rendezvous(assignment: Message, control: Control) -> None:
             assignment["address"],
             assignment["num_ranks"],
             assignment["tls"],
-            lambda address: control.send({"type": "coordinator", "address": address}),
+            lambda address: control.send(
+                {"type": "coordinator", "address": address, "mutual_tls": not why_unsupported()}
+            ),
         )
     else:
         message = control.receive()
