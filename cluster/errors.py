@@ -18,7 +18,8 @@ class ClusterConfigError(ValueError):
     """
 
     def __init__(self, key: str, problem: str, where: str = ""):
-        super().__init__(": ".join(part for part in (where, key, problem) if part))
+        shown = key if key.isprintable() else repr(key)  # one line, whatever a file calls a key
+        super().__init__(": ".join(part for part in (where, shown, problem) if part))
         self.key = key
         self.problem = problem
         self.where = where
