@@ -144,7 +144,7 @@ class Supervisor:
     async def _watch(self, job: JobRun) -> AsyncIterator[Message]:
         while True:
             job.record.changed.clear()
-            yield job.record.snapshot() | {"waits_for": self._holders(job)}
+            yield job.record.glance() | {"waits_for": self._holders(job)}
             if job.record.state.ended:
                 return
             with contextlib.suppress(TimeoutError):
