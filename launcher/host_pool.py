@@ -41,7 +41,8 @@ class HostPool:
 
     def in_rank_order(self, hosts: Iterable[str]) -> list[str]:
         """These hosts as ranks count them: always alike, whichever are suspected."""
-        return sorted(hosts, key=list(self.agents).index)
+        wanted = set(hosts)
+        return [host for host in self.agents if host in wanted]
 
     def take(self, job: str, hosts: Sequence[str]) -> None:
         """Gives these hosts to a job, instead of those that it holds."""
@@ -60,7 +61,8 @@ class HostPool:
             patience_s: how long.
         """
         mine = [host for host in self.agents if self.held.get(host, job) == job]
-        waits = {host: patience_s if host in set(expected) else 0.0 for host in mine}
+        patient = set(expected)
+        waits = {host: patience_s if host in patient else 0.0 for host in mine}
         alive = await asyncio.gather(*(self._answers(host, waits[host]) for host in mine))
         found = {host for host, answers in zip(mine, alive, strict=True) if answers}
         self.lost = (self.lost - set(mine)) | (set(mine) - found)

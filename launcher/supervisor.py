@@ -115,7 +115,7 @@ class Supervisor:
         job = self._job(request["name"])
         while True:
             job.record.changed.clear()
-            yield job.record.snapshot() | {"waits_for": self._holders(job)}
+            yield job.record.glance() | {"waits_for": self._holders(job)}
             if job.record.state.ended:
                 return
             with contextlib.suppress(TimeoutError):
