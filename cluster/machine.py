@@ -190,7 +190,8 @@ def remove(name: str) -> list[str]:
                 holder.wait(STOP_TIMEOUT_S)
         left = marked_processes(request.cluster_id, holder)
         if left:
-            forced.append(f"{len(left)} process(es) without a holder were ended: {[p.pid for p in left]}")
+            pids = ", ".join(str(process.pid) for process in left)
+            forced.append(f"{len(left)} process(es) without a holder were ended: pid {pids}")
             end_processes(left)
         shutil.rmtree(request.ray_folder, ignore_errors=True)
     shutil.rmtree(folder, ignore_errors=True)

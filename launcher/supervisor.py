@@ -35,6 +35,9 @@ from launcher.storage import is_on_head, storage_for
 
 WATCH_PERIOD_S = 0.1
 FACTS_TIMEOUT_S = 120.0
+# How long a job waits for hosts when too few are left.
+WAIT_FOR_EMULATED_S = 60.0
+WAIT_FOR_MACHINES_S = 300.0  # one that was cut off joins again when the way is open, and that takes half a minute
 
 
 class Supervisor:
@@ -226,6 +229,7 @@ class Supervisor:
             JobRecord(spec, folder, storage),
             devices_per_host=cluster.devices_per_host,
             min_hosts=cluster.min_hosts or cluster.num_hosts,
+            wait_for_hosts_s=WAIT_FOR_EMULATED_S if cluster.provider.shares_disk else WAIT_FOR_MACHINES_S,
             keeper=self.keeper if is_on_head(cluster, storage) else None,
             authority=self.authority,
         )
