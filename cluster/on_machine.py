@@ -23,7 +23,8 @@ SETTLE_TIMEOUT_S = 600.0  # a client that is gone without a word: nothing on thi
 def start() -> int:
     line = sys.stdin.readline()
     if not line:  # the client has gone when only the code was here
-        machine.remove(Path.cwd().name)
+        if not Path("request.json").exists():
+            machine.remove(Path.cwd().name)
         return 1
     order = json.loads(line)
     name, request = order["name"], Request.from_json(order["request"])
@@ -35,26 +36,28 @@ def start() -> int:
             if not address:
                 raise ClusterError("the client has gone")
             machine.tell_head_address(name, json.loads(address))
-        threading.Thread(target=_read_last_line, args=(name, settled, removing), daemon=True).start()
+        threading.Thread(
+            target=_read_last_line, args=(name, request.cluster_id, settled, removing), daemon=True
+        ).start()
         up = machine.wait_until_up(name, holder)
         print(json.dumps(up.to_json()), flush=True)
         if not settled.wait(SETTLE_TIMEOUT_S):
             raise ClusterError(f"the client has not said within {SETTLE_TIMEOUT_S:g} s that the cluster is up")
     except (ClusterError, OSError) as error:  # OSError: what is waited for is being removed, or a full disk
         with removing:
-            machine.remove(name)
+            machine.remove(name, request.cluster_id)
         print(error, file=sys.stderr)
         return 1
     return 0
 
 
-def _read_last_line(name: str, settled: threading.Event, removing: threading.Lock) -> None:
+def _read_last_line(name: str, cluster_id: str, settled: threading.Event, removing: threading.Lock) -> None:
     """The client keeps its end open until the whole cluster is up."""
     if sys.stdin.readline():
         settled.set()
         return
     with removing:
-        machine.remove(name)
+        machine.remove(name, cluster_id)
         os._exit(1)  # nobody would hear why
 
 

@@ -16,12 +16,14 @@ from cluster.place_code import Code
 from cluster.processes import MARKER
 from cluster.provider import Say
 from cluster.spec import ClusterSpec
-from cluster.ssh import Ssh, SshError
+from cluster.ssh import CommandError, Ssh, SshError
 
 CHECK_TIMEOUT_S = 90.0
 START_TIMEOUT_S = 150.0
 REMOVE_TIMEOUT_S = 60.0
 SETTLE_TIMEOUT_S = 30.0
+REMOVE_TRIES = 4
+REMOVE_PAUSE_S = 2.0
 SENT_SOURCES = Path(__file__).parent
 
 
@@ -40,6 +42,7 @@ class RemoteMachine:
         self._facts: MachineFacts | None = None
         self._failure: SshError | None = None
         self._python = ""
+        self._cleaned = False  # of what was there when we looked
         self._starting: subprocess.Popen[bytes] | None = None
 
     @property
@@ -79,9 +82,9 @@ class RemoteMachine:
             SshError: the Python could not be made.
         """
         self._python = host_python(self.ssh, self.known, self.spec.python, say)
-        if self.known.cluster is not None:
+        if self.known.cluster is not None and not self._cleaned:
             say(f"{self.host}: cleaning up what an earlier cluster {self.spec.name!r} left")
-            for line in self._remove(code):
+            for line in self._remove_surely(code):
                 say(f"{self.host}: {line}")
 
     def start(self, code: Code, *arguments: str) -> subprocess.Popen[bytes]:
@@ -167,10 +170,19 @@ class RemoteMachine:
         if self._failure is not None:
             return []  # it did not answer when `up` looked at it, so nothing was begun there
         self.abandon()
-        forced = self._remove(code) if self.look().cluster is not None or self._python else []
+        forced = self._remove_surely(code) if self.look().cluster is not None or self._python else []
+        self._cleaned = True
         if purge:
             self.ssh.run(["rm", "-rf", "--", self.known.home], timeout_s=REMOVE_TIMEOUT_S)
         return [f"{self.host}: {line}" for line in forced]
+
+    def _remove_surely(self, code: Code) -> list[str]:
+        """What was begun there may be removing itself at this moment, with the code that we have just put beside it."""
+        for _ in range(REMOVE_TRIES - 1):
+            with contextlib.suppress(CommandError):
+                return self._remove(code)
+            time.sleep(REMOVE_PAUSE_S)
+        return self._remove(code)
 
     def _remove(self, code: Code) -> list[str]:
         process = self.start(code, "-m", "cluster.on_machine", "remove")

@@ -24,6 +24,10 @@ class SshError(ClusterError):
     """A host that could not be reached, or a command there that failed."""
 
 
+class CommandError(SshError):
+    """A command that has failed on a host that was reached."""
+
+
 class Ssh:
     """One host, as ssh reaches it.
 
@@ -105,7 +109,7 @@ class Ssh:
             raise SshError(f"host {self.target.label}: {self._advice(text)}")
         if process.returncode:
             last = "\n".join("  " + line for line in text.splitlines()[-15:])
-            raise SshError(f"host {self.target.label}: exit code {process.returncode}:\n{last}")
+            raise CommandError(f"host {self.target.label}: exit code {process.returncode}:\n{last}")
 
     def forward(self, here: Path, there: str, log: Path) -> None:
         """Opens a lasting connection in the background, with a Unix socket here that leads to one there.

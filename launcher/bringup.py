@@ -139,6 +139,8 @@ def _bring_up(
         left = _delete(provider, spec.name, code, "the cluster died while the job ran")
         if spec.name in cluster_names():
             raise FailureError("\n".join([f"an earlier cluster {spec.name!r} cannot be removed:", *left]))
+        for line in left:
+            say(line)
     save_spec(spec)
     starters: list[Starter] = []
     try:

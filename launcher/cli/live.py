@@ -114,7 +114,8 @@ class LiveLine:
         if snapshot.get("silent_s", 0.0) > SILENT_S:
             parts.append(f"no contact with the head for {seconds(snapshot['silent_s'])}; the job needs none with us")
         elif state == "QUEUED":
-            held = ", ".join(f"{host} by {job}" for host, job in snapshot.get("waits_for", {}).items())
+            holders = snapshot.get("waits_for", {}).items()
+            held = ", ".join(f"{host} by {job}" if job else f"{host} is lost" for host, job in holders)
             parts.append(f"waits for hosts ({held})" if held else "waits for hosts")
         elif state in ("STARTING", "RUNNING", "RECOVERING"):
             parts += self._progress(snapshot["ranks"])

@@ -150,7 +150,7 @@ def test_a_cut_of_8_s_is_survived(lab: Lab, calm: str) -> None:
 
 def test_packets_are_lost(lab: Lab) -> None:
     """20 % of them on all hosts: slow, but right, and nobody is blamed."""
-    job = ("psum-check", "--set", "steps=60", "--set", "size=64", "--set", "report_every=10")
+    job = ("psum-check", "--set", "steps=20", "--set", "size=64", "--set", "report_every=5")
     calm = lab.cli.json("submit", *job, "--name", "no-loss")["result_digest"]
     for host in lab.hosts.hosts.values():
         host.loss(20)
