@@ -53,7 +53,7 @@ def start() -> int:
 
 def _read_last_line(name: str, cluster_id: str, settled: threading.Event, removing: threading.Lock) -> None:
     """The client keeps its end open until the whole cluster is up."""
-    if sys.stdin.readline():
+    if os.read(sys.stdin.fileno(), 1):  # not by `sys.stdin`, whose lock would be held when this process ends
         settled.set()
         return
     with removing:

@@ -16,7 +16,7 @@ from cluster.place_code import Code
 from cluster.processes import MARKER
 from cluster.provider import Say
 from cluster.spec import ClusterSpec
-from cluster.ssh import CommandError, Ssh, SshError
+from cluster.ssh import CommandError, Ssh, SshError, let_go
 
 CHECK_TIMEOUT_S = 90.0
 START_TIMEOUT_S = 150.0
@@ -158,8 +158,7 @@ class RemoteMachine:
         try:
             process.wait(REMOVE_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            let_go(process)
 
     def remove(self, code: Code, purge: bool) -> list[str]:
         """Ends what the cluster has there, and with `purge` removes our whole folder.

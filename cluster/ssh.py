@@ -87,8 +87,7 @@ class Ssh:
         try:
             output, errors = process.communicate(data, timeout=timeout_s)
         except subprocess.TimeoutExpired as error:
-            process.kill()
-            process.communicate()
+            let_go(process)
             raise SshError(f"host {self.target.label}: {what} did not end within {timeout_s:g} s") from error
         self.check(process, errors)
         return output
@@ -168,3 +167,16 @@ class Ssh:
         file = re.search(r"Offending \S+ key in (.+):\d+", text)
         words = (name[1] if name else self.target.name, "-f", file[1] if file else str(self.known_hosts))
         return shlex.join(["ssh-keygen", "-R", *words])
+
+
+def let_go(process: subprocess.Popen[bytes]) -> None:
+    """Ends our side of a started command, and waits for nothing.
+
+    Its pipes may be open on: the shared connection holds them until the other side has ended, too.
+    """
+    process.kill()
+    process.wait()
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.close()

@@ -194,6 +194,7 @@ def test_the_head_is_cut_off_for_a_minute(lab: Lab, calm: str) -> None:
     took = running.wait_for(lambda: running.events("attempt-failed"), "the loss is told", REPORT_S)
     running.wait_for(lambda: not any(ranks_of(lab, host) for host in others), "ranks end by leases", LEASE_S + 10)
     before = running.committed()
+    assert "UNREACHABLE" in lab.cli("status", lab.name)
     time.sleep(max(0.0, LONG_CUT_S - (time.monotonic() - start)))
     assert running.committed() == before and running.client.poll() is None
     head.heal()
