@@ -23,6 +23,7 @@ from ray._private.parameter import RayParams
 
 from cluster.abandoned import end_abandoned_ranks
 from cluster.accelerators import Accelerator
+from cluster.head_watch import HeadWatch
 from cluster.host_node import HostNode
 from cluster.machine import HostRequest, MachineUp, Request, read_head_address
 from cluster.processes import ProcessId, end_processes, marked_processes
@@ -33,6 +34,7 @@ from cluster.tpu_host import detect_place
 OBJECT_STORE_BYTES = 128 * 2**20  # a laptop's; what passes through is code, logs and results
 WATCH_PERIOD_S = 0.5
 JOIN_TIMEOUT_S = 110.0
+HEAD_AWAY_S = 25.0  # the head gives a machine up after 16 s, and its ranks' leases are 20 s
 REJOIN_TIMEOUT_S = 600.0  # a head that is away for longer is not waited for
 
 
@@ -194,22 +196,34 @@ def wait_for_head(folder: Path) -> str:
 
 
 def hold(nodes: Nodes, stop: threading.Event) -> bool:
-    """Starts the nodes and watches them until they are to stop; False if those died without which there is nothing."""
+    """Starts the nodes and watches them until they are to stop.
+
+    Returns:
+        False if those died without which there is nothing, or if the head has given them up.
+    """
     nodes.start()
     nodes.report().save(nodes.folder)
     log(f"{len(nodes.nodes)} host(s) up")
-    while not stop.wait(WATCH_PERIOD_S):
-        if nodes.first_is_dead():
-            return False
-        nodes.end_lost_hosts()
-        for host_folder in nodes.folder.glob("hosts/*"):
-            for line in end_abandoned_ranks(host_folder, nodes.request.cluster_id):
-                log(line)
-    return True
+    watch = None if nodes.request.has_head else HeadWatch(nodes.report().gcs_address)
+    try:
+        while not stop.wait(WATCH_PERIOD_S):
+            if nodes.first_is_dead():
+                return False
+            if watch is not None and watch.away_s() > HEAD_AWAY_S:
+                log(f"the head was not reached for {HEAD_AWAY_S:g} s: it has given this machine up")
+                return False
+            nodes.end_lost_hosts()
+            for host_folder in nodes.folder.glob("hosts/*"):
+                for line in end_abandoned_ranks(host_folder, nodes.request.cluster_id):
+                    log(line)
+        return True
+    finally:
+        if watch is not None:
+            watch.close()
 
 
 def hold_again(request: Request, folder: Path, stop: threading.Event) -> bool:
-    """Joins the head again whenever this machine's node has died, as it does when it was cut off for long.
+    """Joins the head again whenever this machine's node was ended, as it is when it was cut off for long.
 
     Returns:
         False if the head did not answer for REJOIN_TIMEOUT_S.
@@ -220,7 +234,7 @@ def hold_again(request: Request, folder: Path, stop: threading.Event) -> bool:
         try:
             if hold(nodes, stop):
                 return True
-            log("the node of this machine died: joining the head again")
+            log("joining the head again")
             deadline = time.monotonic() + REJOIN_TIMEOUT_S
         except RuntimeError as error:  # the head is not to be reached now
             log(f"cannot join the head: {error}")

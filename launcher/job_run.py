@@ -30,6 +30,9 @@ from workloads.layout import Layout
 from workloads.registry import checked_config
 
 MAX_PORTS_LOST = 5
+# How long a job waits for hosts when too few are left.
+WAIT_FOR_EMULATED_S = 60.0
+WAIT_FOR_MACHINES_S = 300.0  # one that was cut off joins again when the way is open, and that takes half a minute
 HOST_RETURN_S = 4.0  # Ray starts a killed agent again in one to two seconds
 LOOK_PERIOD_S = 1.0
 FENCE_TIMEOUT_S = 120.0  # it may have to wait for the commit of an older attempt
@@ -56,6 +59,7 @@ class JobRun:
             max_failures=spec.max_failures,
             max_preemptions=spec.max_preemptions,
             on_divergence=OnDivergence(spec.on_divergence),
+            wait_for_hosts_s=WAIT_FOR_EMULATED_S if cluster.spec.provider.shares_disk else WAIT_FOR_MACHINES_S,
         )
         self.keeper = keeper
         self.authority = authority

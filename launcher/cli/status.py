@@ -47,7 +47,10 @@ def _show(name: str | None, as_json: bool) -> bool:
 
 
 def cluster_status(name: str) -> dict[str, Any]:
-    """State of a cluster, with its hosts and jobs: READY, WARM, LOST HOSTS, UNREACHABLE, DEAD or INCOMPLETE."""
+    """State of a cluster, with its hosts and jobs.
+
+    The state is `READY`, `WARM`, `LOST HOSTS`, `DEAD`, `INCOMPLETE`, or, where nothing is known, `UNREACHABLE`.
+    """
     cluster = Cluster.load(name)
     if cluster is None:
         return {"name": name, "state": "INCOMPLETE", "hosts": [], "jobs": [], "queue": []}
@@ -68,7 +71,7 @@ def cluster_status(name: str) -> dict[str, Any]:
 def _print_cluster(cluster: dict[str, Any]) -> None:
     click.echo(f"cluster {cluster['name']}: {cluster['state']}")
     if cluster["state"] == "UNREACHABLE":
-        click.echo(f"  {cluster['message']}")
+        click.echo(f"  {cluster['message']}\n  if it is up, its jobs go on")
         return
     if cluster["state"] in ("DEAD", "INCOMPLETE"):
         click.echo(f"  nothing of it runs; `spmd-launch down {cluster['name']}` cleans up")
