@@ -24,6 +24,8 @@ GRACE_S = 0.3  # after the first bad end: time for equal errors of other ranks, 
 POLL_S = 1.0  # how long an agent may hold back its answer
 ANSWER_TIMEOUT_S = 3.0  # and how much longer it takes before we ask again; `launcher.watchdog` counts the silence
 RETRY_S = 0.3
+PAUSE_S_A_RANK = 0.001  # between two questions to an agent: ranks that talk much must not fill the supervisor's core
+MAX_PAUSE_S = 0.25  # below GRACE_S, in which errors of other ranks are still heard
 START_TIMEOUT_S = 60.0
 STACKS_TIMEOUT_S = 5.0
 MAX_STACKS_IN_TEXT = 3
@@ -158,6 +160,8 @@ class Gang:
             heard += len(news.events)
             for event in news.events:
                 self._handle(rank, dict(event))
+            if not rank.ended:
+                await asyncio.sleep(min(MAX_PAUSE_S, PAUSE_S_A_RANK * len(self.ranks)))
 
     def _compare_launches(self, rank: RankStatus, news: HostNews) -> None:
         """Out of band, so that it works while the ranks hang in collectives that do not belong together."""

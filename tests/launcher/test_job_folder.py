@@ -2,12 +2,13 @@
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from launcher.job import JobState
-from launcher.job_folder import FORMAT, JobFolder, all_jobs, jobs_folder, settle_lost_jobs
+from launcher.job_folder import FORMAT, MAX_OPEN, JobFolder, all_jobs, jobs_folder, settle_lost_jobs
 from tests.conftest import job_spec
 
 pytestmark = pytest.mark.usefixtures("state_folder")
@@ -106,3 +107,14 @@ def test_a_removed_job_is_gone() -> None:
     folder.remove()
     assert all_jobs() == [] and not folder.path.exists()
     assert dataclasses.asdict(JobFolder.create(job_spec("a"), "laptop").spec())["name"] == "a"
+
+
+def test_logs_of_many_ranks_do_not_use_up_the_open_files() -> None:
+    folder = JobFolder.create(job_spec("a"), "laptop")
+    before = len(os.listdir("/proc/self/fd"))
+    for part in ("first\n", "second\n"):
+        for rank in range(3 * MAX_OPEN):
+            folder.append_text(f"logs/attempt-1.rank-{rank}.log", part)
+    assert len(os.listdir("/proc/self/fd")) <= before + MAX_OPEN
+    folder.close()
+    assert {path.read_text() for path in folder.files("logs")} == {"first\nsecond\n"}

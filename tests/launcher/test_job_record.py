@@ -2,6 +2,8 @@
 
 import pytest
 
+from launcher.attempt import RankStatus
+from launcher.cli.live import LiveLine
 from launcher.first_cause import FirstCause
 from launcher.job import JobState
 from launcher.job_folder import JobFolder
@@ -60,3 +62,18 @@ def test_a_supervisor_started_again_knows_the_ends_that_the_one_before_it_knew()
     assert adopted.ends == record.ends
     for folder in (record.folder, adopted.folder):
         folder.close()
+
+
+def test_a_glance_shows_the_same_line_and_does_not_grow_with_the_ranks() -> None:
+    record = new_record()
+    record.state = JobState.RUNNING
+    for steps in ((), (3,), (3, 3, 3), (5, 4, 3, 3, 9)):
+        record.ranks = [
+            RankStatus(rank, f"h{rank}", phase="run", step=step, total=9, metrics={"loss": float(rank)})
+            for rank, step in enumerate(steps)
+        ]
+        glance = record.glance()
+        assert LiveLine("a").render(glance) == LiveLine("a").render(record.snapshot())
+        assert len(glance["ranks"]) <= 2
+    assert [rank["rank"] for rank in glance["ranks"]] == [0, 2]
+    record.folder.close()

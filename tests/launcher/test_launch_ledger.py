@@ -1,5 +1,6 @@
 """Launches compared from outside, as reports and heartbeats bring them."""
 
+import pickle
 import random
 from collections.abc import Sequence
 
@@ -149,3 +150,17 @@ def test_a_rank_that_is_about_to_report_is_no_difference() -> None:
     assert ledger.hear_progress(1, 34, second.snapshot().count) == ""
     second.record("train")
     assert ledger.hear_progress(1, 34, second.snapshot().count) == "", "nobody has reported step 36"
+
+
+def test_what_is_kept_of_a_step_does_not_grow_with_the_ranks() -> None:
+    def kept(num_ranks: int, steps: int) -> int:
+        ledger, log = LaunchLedger(num_ranks), _log()
+        for step in range(1, steps + 1):
+            log.record("train")
+            said = _report(log, step)
+            for rank in range(num_ranks):
+                assert ledger.hear_report(rank, said) == ""
+        return len(pickle.dumps(ledger))
+
+    few, many = (kept(num_ranks, 400) - kept(num_ranks, 100) for num_ranks in (2, 32))
+    assert many < 2 * few

@@ -1,6 +1,9 @@
 """What an observer makes of what a rank's agent says, by its own clock."""
 
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from launcher.attempt import HostNews
 from launcher.gang_watch import GangWatch
@@ -64,3 +67,18 @@ def test_a_finding_is_told_once_until_its_rank_has_moved() -> None:
     assert [finding.ranks for finding in watch.look()] == [(1,)]
     watch.finish(1, ended=True)
     assert watch.look() == []
+
+
+def test_after_a_cut_ranks_stand_from_when_they_can_move_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("launcher.gang_watch.time", SimpleNamespace(monotonic=lambda: now))
+    watch = GangWatch(["h0", "h1", "h2"])
+    for rank in (0, 1, 2):
+        watch.hear(rank, news())
+    now = 8.0
+    for rank in (0, 1, 2):
+        assert watch.host_silent_s(rank) == 8.0
+        watch.hear(rank, news())
+    assert [rank.stood_s for rank in watch.ranks()] == [0.0, 0.0, 0.0]
+    now = 20.0
+    assert [rank.stood_s for rank in watch.ranks()] == [4.0, 4.0, 4.0], "8 s more than the cut took"

@@ -1,5 +1,7 @@
 """Who is stuck, silent or slow: a table of moments, and what is found in each."""
 
+import random
+import statistics
 from typing import Any
 
 import pytest
@@ -131,3 +133,16 @@ def test_a_slow_rank_is_told_with_its_ratio() -> None:
 def test_bounds_can_be_given() -> None:
     assert outline(judge(ranks(WAITS, BEHIND), Bounds(stuck_s=30.0))) == []
     assert bound_s(ranks({})[0], Bounds(stuck_s=30.0)) == 30.0
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 8, 33])
+def test_each_rank_is_held_against_the_median_of_the_others(num_ranks: int) -> None:
+    rng = random.Random(num_ranks)
+    own = [rng.choice([0.1, 0.2, 0.3, rng.random()]) for _ in range(num_ranks)]
+    ranks = [
+        RankProgress(rank=rank, host=f"h{rank}", phase="run", own_step_s=seconds, own_share=1.0)
+        for rank, seconds in enumerate(own)
+    ]
+    slow = [finding.ranks[0] for finding in judge(ranks)]
+    others = [statistics.median(own[:rank] + own[rank + 1 :]) for rank in range(num_ranks)]
+    assert slow == [rank for rank in range(num_ranks) if own[rank] > Bounds().slow_ratio * others[rank]]
