@@ -223,3 +223,18 @@ def test_doctor_says_what_guards_the_channels(cli: Cli, cluster: str) -> None:
     guarded = found["coordination service"]["found"] == "guarded by mutual TLS"
     assert guarded == has_mutual_tls()
     assert found["gloo"]["found"] == "listens on the host's address"
+
+
+def test_nothing_of_a_local_cluster_can_be_reached_from_other_machines(cli: Cli, cluster: str) -> None:
+    start_job(cli, "exposed")
+    (exposure,) = cli.json("doctor", cluster, "--security")
+    finish(cli, "exposed")
+    text = cli("doctor", cluster, "--security")
+    processes = [row["process"] for row in exposure["sockets"] if row["protocol"] == "tcp"]
+    expected = {"GCS": 1, "raylet": 2, "object manager": 2, "agent (Ray worker)": 2, "supervisor (Ray worker)": 1,
+                "rank 0: coordinator": 1, "rank 0: gloo": 1, "rank 1: gloo": 1}  # fmt: skip
+    assert {process: processes.count(process) for process in expected} == expected
+    assert {row["reach"] for row in exposure["sockets"]} == {"this host", "this user"}
+    assert {row["guard"] for row in exposure["sockets"] if row["protocol"] == "unix"} == {"permissions"}
+    assert exposure["firewalls"] == [] and "No other machine can connect" in text
+    assert max(len(line) for line in text.splitlines()) <= 80

@@ -190,4 +190,6 @@ def test_hosts_share_no_home_and_no_working_folder(cli: Cli, cluster: str) -> No
 
 def test_the_token_is_private(cli: Cli, cluster: str) -> None:
     assert (cli.home / "clusters" / cluster / "token").stat().st_mode & 0o777 == 0o600
-    assert Path(cli.record(cluster)["run_folder"], "supervisor.sock").stat().st_mode & 0o077 == 0
+    run_folder = Path(cli.record(cluster)["run_folder"])
+    assert (run_folder / "supervisor.sock").stat().st_mode & 0o077 == 0
+    assert run_folder.stat().st_mode & 0o777 == 0o700, "in a folder of others, the socket could be replaced"
