@@ -12,6 +12,9 @@ import subprocess
 import sys
 import time
 
+HOLDER = "-m cluster.holder"
+ACTOR = "ray::"  # how Ray renames what runs an agent of ours; in a Ray that is not ours there is no holder
+
 
 def main(name, host, python, marker):
     home = os.path.join(os.path.expanduser("~"), ".spmd-launch", "hosts", host)
@@ -55,17 +58,39 @@ def free_bytes(path):
 
 
 def writable(path):
+    """Why the folder cannot be made and written, or ''; afterwards there is no more than before."""
+    made = []  # type: list[str]
     try:
-        os.makedirs(path, mode=0o700, exist_ok=True)
+        make_folders(path, made)
         probe = os.path.join(path, ".probe")
+        made.append(probe)
         with open(probe, "w") as file:
             file.write("x" * 4096)
             file.flush()
             os.fsync(file.fileno())
-        os.unlink(probe)
     except OSError as error:
         return str(error)
+    finally:
+        for entry in reversed(made):
+            remove_own(entry)
     return ""
+
+
+def make_folders(path, made):
+    if not os.path.isdir(path):
+        make_folders(os.path.dirname(path), made)
+        os.mkdir(path, 0o700)
+        made.append(path)
+
+
+def remove_own(path):
+    try:
+        if os.path.isdir(path):
+            os.rmdir(path)
+        else:
+            os.unlink(path)
+    except OSError:
+        pass  # never written, or somebody uses the folder by now
 
 
 def look_at_python(python):
@@ -104,6 +129,7 @@ def left_of(home, name):
     holder = read_json(os.path.join(folder, "holder.json")) or {}
     return {
         "record": read_json(os.path.join(folder, "cluster.json")),
+        "cluster_id": (read_json(os.path.join(folder, "request.json")) or {}).get("cluster_id"),
         "holder_lives": start_time(holder.get("pid", -1)) == holder.get("started"),
     }
 
@@ -117,22 +143,38 @@ def read_json(path):
 
 
 def our_processes(marker):
-    """Processes of any cluster of ours: pid, seconds since it started, cluster id, command."""
+    """Processes of clusters of ours that nobody holds: pid, seconds since it started, cluster id, command."""
     found = []
+    held = set()
     for entry in os.listdir("/proc") if os.path.isdir("/proc") else []:
-        if not entry.isdigit():
+        if not entry.isdigit() or int(entry) == os.getpid():
             continue
         try:
             with open(f"/proc/{entry}/environ", "rb") as file:
                 variables = file.read().split(b"\0")
-            with open(f"/proc/{entry}/cmdline", "rb") as file:
-                command = file.read().replace(b"\0", b" ").decode(errors="replace").strip()
+            command = command_of(entry)
+            parent = parent_command(entry)
         except OSError:
             continue  # ended meanwhile, or another user's
         ids = [v.split(b"=", 1)[1].decode(errors="replace") for v in variables if v.startswith(marker.encode() + b"=")]
-        if ids and int(entry) != os.getpid():
+        if ids and ids[0]:
             found.append({"pid": int(entry), "age_s": age(int(entry)), "cluster_id": ids[0], "command": command[:80]})
-    return found
+            if HOLDER in command or parent.startswith(ACTOR):
+                held.add(ids[0])
+    return [process for process in found if process["cluster_id"] not in held]
+
+
+def command_of(pid):
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        return file.read().replace(b"\0", b" ").decode(errors="replace").strip()
+
+
+def parent_command(pid):
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return command_of(file.read().rpartition(b")")[2].split()[1].decode())
+    except OSError:
+        return ""  # it has none that is seen here, or not any more
 
 
 def start_time(pid):

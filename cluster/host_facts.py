@@ -25,8 +25,8 @@ class MachineFacts:
         python: of the given interpreter: `version`, `packages`, or `error`; empty if none was given.
         uv: where it is there, or ''.
         environments: that we have made there: `{key: interpreter}`.
-        cluster: what an earlier cluster of this name has left: `record`, `holder_lives`; None: nothing.
-        processes: of any cluster of ours: `pid`, `age_s`, `cluster_id`, `command`.
+        cluster: what an earlier cluster of this name has left: `record`, `cluster_id`, `holder_lives`; None: nothing.
+        processes: of clusters of ours that no holder holds: `pid`, `age_s`, `cluster_id`, `command`.
     """
 
     host: str
@@ -75,10 +75,13 @@ def _own_problems(machine: MachineFacts) -> list[str]:
         found.append(f"runs {machine.system}; a host must run Linux")
     if not machine.address:
         found.append("its sshd does not say SSH_CONNECTION, so its address is not known")
-    if machine.writable:
+    if 0 <= machine.free_bytes < MIN_FREE_BYTES:
+        found.append(
+            f"{machine.free_bytes} bytes ({machine.free_bytes / 2**30:.1f} GiB) are free at {machine.home}, "
+            f"at least {MIN_FREE_BYTES / 2**30:g} GiB are needed"
+        )
+    elif machine.writable:
         found.append(f"{machine.home} cannot be written: {machine.writable}")
-    elif 0 <= machine.free_bytes < MIN_FREE_BYTES:
-        found.append(f"{machine.free_bytes / 2**30:.1f} GiB are free at {machine.home}, at least 2 are needed")
     if "error" in machine.python:
         found.append(f"its Python does not run: {machine.python['error']}")
     missing = [name for name, version in machine.python.get("packages", {}).items() if not version]
@@ -114,4 +117,12 @@ def warnings(machine: MachineFacts) -> list[str]:
     if machine.address not in machine.resolves_to:
         names = ", ".join(machine.resolves_to) or "nothing"
         found.append(f"its name {machine.hostname} resolves to {names}, not {machine.address}; its address is used")
+    found += [_left_over(process, machine) for process in machine.processes]
     return [f"{machine.host}: {warning}" for warning in found]
+
+
+def _left_over(process: Mapping[str, Any], machine: MachineFacts) -> str:
+    text = f"pid {process['pid']} ({process['command']}), {process['age_s']:.0f} s old, is left of"
+    if machine.cluster is not None and machine.cluster["cluster_id"] == process["cluster_id"]:
+        return f"{text} an earlier cluster of this name: it is ended"
+    return f"{text} a cluster of ours that nobody holds any more: `kill {process['pid']}` on {machine.host} ends it"
