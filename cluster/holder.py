@@ -4,7 +4,8 @@ On a laptop it owns all hosts of the cluster, elsewhere the one that the machine
 workers at once (one after another costs twice the time). The kernel ends a raylet with the thread that forked it, so
 the threads wait for ever, and whatever ends this process, a SIGKILL included, ends every node. What a raylet leaves
 behind ends by itself: agents watch their parent, ranks their lease. A rank that was frozen (SIGSTOP) cannot; it is
-ended here. A machine without the head joins it again if its node dies.
+ended here. A machine without the head joins it again if its node dies, or if it was cut off for so long that the head
+has given it up.
 """
 
 import datetime
@@ -22,6 +23,7 @@ from typing import Any
 from ray._private.node import Node
 from ray._private.parameter import RayParams
 
+from cluster.head_watch import HeadWatch
 from cluster.host_node import HostNode
 from cluster.machine import HostRequest, MachineUp, Request, read_head_address
 from cluster.processes import ProcessId, end_processes, marked_processes
@@ -30,6 +32,7 @@ from cluster.record import write_json
 OBJECT_STORE_BYTES = 128 * 2**20  # a laptop's; what passes through is code, logs and results
 WATCH_PERIOD_S = 0.5
 JOIN_TIMEOUT_S = 110.0
+HEAD_AWAY_S = 25.0  # the head gives a machine up after 16 s, and its ranks' leases are 20 s
 REJOIN_TIMEOUT_S = 600.0  # a head that is away for longer is not waited for
 
 
@@ -180,20 +183,32 @@ def wait_for_head(folder: Path) -> str:
 
 
 def hold(nodes: Nodes, stop: threading.Event) -> bool:
-    """Starts the nodes and watches them until they are to stop; False if those died without which there is nothing."""
+    """Starts the nodes and watches them until they are to stop.
+
+    Returns:
+        False if those died without which there is nothing, or if the head has given them up.
+    """
     nodes.start()
     nodes.report().save(nodes.folder)
     log(f"{len(nodes.nodes)} host(s) up")
-    while not stop.wait(WATCH_PERIOD_S):
-        if nodes.first_is_dead():
-            return False
-        nodes.end_lost_hosts()
-        end_abandoned_ranks(nodes.folder, nodes.request.cluster_id)
-    return True
+    watch = None if nodes.request.has_head else HeadWatch(nodes.report().gcs_address)
+    try:
+        while not stop.wait(WATCH_PERIOD_S):
+            if nodes.first_is_dead():
+                return False
+            if watch is not None and watch.away_s() > HEAD_AWAY_S:
+                log(f"the head was not reached for {HEAD_AWAY_S:g} s: it has given this machine up")
+                return False
+            nodes.end_lost_hosts()
+            end_abandoned_ranks(nodes.folder, nodes.request.cluster_id)
+        return True
+    finally:
+        if watch is not None:
+            watch.close()
 
 
 def hold_again(request: Request, folder: Path, stop: threading.Event) -> bool:
-    """Joins the head again whenever this machine's node has died, as it does when it was cut off for long.
+    """Joins the head again whenever this machine's node was ended, as it is when it was cut off for long.
 
     Returns:
         False if the head did not answer for REJOIN_TIMEOUT_S.
@@ -204,7 +219,7 @@ def hold_again(request: Request, folder: Path, stop: threading.Event) -> bool:
         try:
             if hold(nodes, stop):
                 return True
-            log("the node of this machine died: joining the head again")
+            log("joining the head again")
             deadline = time.monotonic() + REJOIN_TIMEOUT_S
         except RuntimeError as error:  # the head is not to be reached now
             log(f"cannot join the head: {error}")
