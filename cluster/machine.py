@@ -167,18 +167,21 @@ def wait_until_up(name: str, holder: ProcessId) -> MachineUp:
         time.sleep(0.02)
 
 
-def remove(name: str) -> list[str]:
+def remove(name: str, cluster_id: str | None = None) -> list[str]:
     """Ends every process that the cluster has on this machine and removes its folder; may be called again.
+
+    Args:
+        name: of the cluster.
+        cluster_id: leave alone what another `up` has begun under that name meanwhile; None: remove whatever there is.
 
     Returns:
         One line for each thing that had to be forced; empty after a clean end.
     """
     folder = cluster_folder(name)
     forced: list[str] = []
-    try:
-        request = Request.load(folder)
-    except FileNotFoundError:
-        request = None
+    request = _read_request(folder)
+    if cluster_id is not None and (request is None or request.cluster_id != cluster_id):
+        return []
     if request is not None:
         holder = _read_holder(folder)
         if holder is not None and holder.alive():
@@ -190,10 +193,12 @@ def remove(name: str) -> list[str]:
                 holder.wait(STOP_TIMEOUT_S)
         left = marked_processes(request.cluster_id, holder)
         if left:
-            forced.append(f"{len(left)} process(es) without a holder were ended: {[p.pid for p in left]}")
+            pids = ", ".join(str(process.pid) for process in left)
+            forced.append(f"{len(left)} process(es) without a holder were ended: pid {pids}")
             end_processes(left)
         shutil.rmtree(request.ray_folder, ignore_errors=True)
-    shutil.rmtree(folder, ignore_errors=True)
+    if cluster_id is None or _read_request(folder) == request:
+        shutil.rmtree(folder, ignore_errors=True)
     return forced
 
 
@@ -227,6 +232,13 @@ def ray_environment(folder: Path, address: str) -> dict[str, str]:
 
 def _tail(path: Path, lines: int = 15) -> str:
     return "\n".join("  " + line for line in path.read_text(errors="replace").splitlines()[-lines:])
+
+
+def _read_request(folder: Path) -> Request | None:
+    try:
+        return Request.load(folder)
+    except FileNotFoundError:
+        return None
 
 
 def _read_holder(folder: Path) -> ProcessId | None:

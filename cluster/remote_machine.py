@@ -1,5 +1,6 @@
 """One machine that ssh reaches: what is there, and what we ask of it."""
 
+import contextlib
 import json
 import subprocess
 import threading
@@ -15,11 +16,14 @@ from cluster.place_code import Code
 from cluster.processes import MARKER
 from cluster.provider import Say
 from cluster.spec import ClusterSpec
-from cluster.ssh import Ssh
+from cluster.ssh import CommandError, Ssh, SshError, let_go
 
 CHECK_TIMEOUT_S = 90.0
 START_TIMEOUT_S = 150.0
 REMOVE_TIMEOUT_S = 60.0
+SETTLE_TIMEOUT_S = 30.0
+REMOVE_TRIES = 4
+REMOVE_PAUSE_S = 2.0
 SENT_SOURCES = Path(__file__).parent
 
 
@@ -36,7 +40,9 @@ class RemoteMachine:
         self.spec = spec
         self.host = ssh.target.label
         self._facts: MachineFacts | None = None
+        self._failure: SshError | None = None
         self._python = ""
+        self._cleaned = False  # of what was there when we looked
         self._starting: subprocess.Popen[bytes] | None = None
 
     @property
@@ -51,15 +57,21 @@ class RemoteMachine:
         return Path(self.known.home) / "clusters" / self.spec.name
 
     def look(self) -> MachineFacts:
-        """Looks at it, once.
+        """Looks at it, once: a host that does not answer costs the waiting only once, too.
 
         Raises:
             SshError: it cannot be reached, or has no python3 that could look.
         """
+        if self._failure is not None:
+            raise self._failure
         if self._facts is None:
             script = (SENT_SOURCES / "host_check.py").read_bytes()
             command = ["python3", "-", self.spec.name, self.host, self.spec.python or "", MARKER]
-            answer = self.ssh.run(command, script, CHECK_TIMEOUT_S)
+            try:
+                answer = self.ssh.run(command, script, CHECK_TIMEOUT_S)
+            except SshError as error:
+                self._failure = error
+                raise
             self._facts = MachineFacts.from_json(self.host, json.loads(answer), time.time())
         return self._facts
 
@@ -70,9 +82,10 @@ class RemoteMachine:
             SshError: the Python could not be made.
         """
         self._python = host_python(self.ssh, self.known, self.spec.python, say)
-        if self.known.cluster is not None:
+        if self.known.cluster is not None and not self._cleaned:
             say(f"{self.host}: cleaning up what an earlier cluster {self.spec.name!r} left")
-            self._remove(code)
+            for line in self._remove_surely(code):
+                say(f"{self.host}: {line}")
 
     def start(self, code: Code, *arguments: str) -> subprocess.Popen[bytes]:
         """Puts our code there and goes on with `python ARGUMENTS`, which reads what is written next."""
@@ -104,30 +117,48 @@ class RemoteMachine:
         return self.wait_until_up()
 
     def wait_until_up(self) -> MachineUp:
-        """Waits for the answer to `begin`.
+        """Waits for the answer to `begin`; the machine waits for `settle`.
 
         Raises:
             SshError: why it did not start.
         """
-        process, self._starting = self._starting, None
-        assert process is not None and process.stdout is not None and process.stderr is not None
+        process = self._starting
+        assert process is not None and process.stdout is not None
         limit = threading.Timer(START_TIMEOUT_S, process.kill)
         limit.start()
         try:
-            answer = process.stdout.readline()  # its input stays open until then: see `cluster.on_machine`
+            answer = process.stdout.readline()  # its input stays open: see `cluster.on_machine`
+            if answer:
+                return MachineUp.from_json(json.loads(answer))
             _, errors = process.communicate()
         finally:
             limit.cancel()
+        self._starting = None
         self.ssh.check(process, errors)
-        if not answer:
-            raise ClusterError(f"host {self.host}: was not up after {START_TIMEOUT_S:g} s")
-        return MachineUp.from_json(json.loads(answer))
+        raise ClusterError(f"host {self.host}: was not up after {START_TIMEOUT_S:g} s")
+
+    def settle(self) -> None:
+        """Tells it that the whole cluster is up, and so to keep what it has started.
+
+        Raises:
+            SshError: the connection was lost before, and so it has removed it all.
+        """
+        process, self._starting = self._starting, None
+        if process is not None:
+            self.ssh.finish(process, "the start", _line("up"), SETTLE_TIMEOUT_S)
 
     def abandon(self) -> None:
         """Takes back an order to start: what it has begun ends there."""
-        if self._starting is not None:
-            self._starting.communicate()
-            self._starting = None
+        process, self._starting = self._starting, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        with contextlib.suppress(OSError):  # it has ended, or an interrupt came when it was being closed
+            process.stdin.close()
+        try:
+            process.wait(REMOVE_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            let_go(process)
 
     def remove(self, code: Code, purge: bool) -> list[str]:
         """Ends what the cluster has there, and with `purge` removes our whole folder.
@@ -135,17 +166,27 @@ class RemoteMachine:
         Raises:
             SshError: it cannot be reached.
         """
+        if self._failure is not None:
+            return []  # it did not answer when `up` looked at it, so nothing was begun there
         self.abandon()
-        forced = self._remove(code) if self.look().cluster is not None or self._python else []
+        forced = self._remove_surely(code) if self.look().cluster is not None or self._python else []
+        self._cleaned = True
         if purge:
             self.ssh.run(["rm", "-rf", "--", self.known.home], timeout_s=REMOVE_TIMEOUT_S)
         return [f"{self.host}: {line}" for line in forced]
 
+    def _remove_surely(self, code: Code) -> list[str]:
+        """What was begun there may be removing itself at this moment, with the code that we have just put beside it."""
+        for _ in range(REMOVE_TRIES - 1):
+            with contextlib.suppress(CommandError):
+                return self._remove(code)
+            time.sleep(REMOVE_PAUSE_S)
+        return self._remove(code)
+
     def _remove(self, code: Code) -> list[str]:
         process = self.start(code, "-m", "cluster.on_machine", "remove")
-        output, errors = process.communicate(_line({"name": self.spec.name}), timeout=REMOVE_TIMEOUT_S)
-        self.ssh.check(process, errors)
-        forced: list[str] = json.loads(output)
+        order = _line({"name": self.spec.name})
+        forced: list[str] = json.loads(self.ssh.finish(process, "the cleaning up", order, REMOVE_TIMEOUT_S))
         return forced
 
 

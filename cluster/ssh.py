@@ -6,6 +6,7 @@ Connections to one host share one (ControlMaster), which ends with the `Ssh` tha
 
 import contextlib
 import os
+import re
 import shlex
 import subprocess
 from collections.abc import Sequence
@@ -21,6 +22,10 @@ SSH_FAILED = 255  # ssh's own exit code; a command that ends with it cannot be t
 
 class SshError(ClusterError):
     """A host that could not be reached, or a command there that failed."""
+
+
+class CommandError(SshError):
+    """A command that has failed on a host that was reached."""
 
 
 class Ssh:
@@ -68,13 +73,22 @@ class Ssh:
         Raises:
             SshError: it failed, or did not end in time; with its last lines, or with what to do about the connection.
         """
-        process = self.start(command)
+        return self.finish(self.start(command), command[0], data, timeout_s)
+
+    def finish(self, process: subprocess.Popen[bytes], what: str, data: bytes, timeout_s: float) -> bytes:
+        """Gives a started command its last input and returns its output; raises as `run` does.
+
+        Args:
+            process: from `start`.
+            what: it is called in an error.
+            data: the last of its input.
+            timeout_s: how long it may take from now on.
+        """
         try:
             output, errors = process.communicate(data, timeout=timeout_s)
         except subprocess.TimeoutExpired as error:
-            process.kill()
-            process.communicate()
-            raise SshError(f"host {self.target.label}: {command[0]} did not end within {timeout_s:g} s") from error
+            let_go(process)
+            raise SshError(f"host {self.target.label}: {what} did not end within {timeout_s:g} s") from error
         self.check(process, errors)
         return output
 
@@ -94,7 +108,7 @@ class Ssh:
             raise SshError(f"host {self.target.label}: {self._advice(text)}")
         if process.returncode:
             last = "\n".join("  " + line for line in text.splitlines()[-15:])
-            raise SshError(f"host {self.target.label}: exit code {process.returncode}:\n{last}")
+            raise CommandError(f"host {self.target.label}: exit code {process.returncode}:\n{last}")
 
     def forward(self, here: Path, there: str, log: Path) -> None:
         """Opens a lasting connection in the background, with a Unix socket here that leads to one there.
@@ -136,7 +150,7 @@ class Ssh:
         last = (text.splitlines() or ["ssh ended without a word"])[-1]
         advice = {
             "Host key verification failed": "its host key is not the one it had before: if the machine was set up "
-            f"anew, `ssh-keygen -R {self.target.name} -f {self.known_hosts}`; else somebody else answers there",
+            f"anew, `{self._forget_key(text)}`; else somebody else answers there",
             "Permission denied": "it does not accept our key: `ssh-add`, or `identity_file` and `user` in the cluster "
             "file",
             "Connection refused": "no sshd answers on that port",
@@ -146,3 +160,23 @@ class Ssh:
         }
         hint = next((words for key, words in advice.items() if key in text), None)
         return f"{hint} ({last})" if hint else last
+
+    def _forget_key(self, text: str) -> str:
+        """The command that removes the old key, from the file and under the name that ssh has found it."""
+        name = re.search(r"[Hh]ost key for (\S+) has changed", text)
+        file = re.search(r"Offending \S+ key in (.+):\d+", text)
+        words = (name[1] if name else self.target.name, "-f", file[1] if file else str(self.known_hosts))
+        return shlex.join(["ssh-keygen", "-R", *words])
+
+
+def let_go(process: subprocess.Popen[bytes]) -> None:
+    """Ends our side of a started command, and waits for nothing.
+
+    Its pipes may be open on: the shared connection holds them until the other side has ended, too.
+    """
+    process.kill()
+    process.wait()
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.close()

@@ -70,6 +70,7 @@ class SshProvider:
         attached = cluster.seen_from_elsewhere(self.spec, str(folder))
         if not Tunnel(attached).open():
             raise ClusterError(f"cluster {self.name!r}: no way to its head could be opened: see {folder / 'ssh.log'}")
+        each(self.machines, RemoteMachine.settle)
         attached.save()
         return attached
 

@@ -105,17 +105,22 @@ def down(name: str, *, force: bool, say: Say, purge: bool = False) -> list[str]:
 def _existing(provider: Provider, spec: ClusterSpec) -> Cluster | None:
     """The cluster of that name that is up: known here, or found on its hosts, where another client brought it up."""
     known = Cluster.load(spec.name)
-    if known is not None and known.alive():
-        if known.spec != spec:
-            raise UserError(_describe_change(known.spec, spec))
-        return known
-    found = provider.find()
+    if known is not None and not known.is_remote and known.alive():
+        return _as_asked(known, spec)
+    found = provider.find()  # of a remote one only its head knows whether it runs: a way to the head says nothing
     if found is None:
         return None
-    if found.spec != spec:
-        raise UserError(_describe_change(found.spec, spec))
+    if known is not None and known.cluster_id == found.cluster_id and known.alive():
+        return _as_asked(known, spec)
+    _as_asked(found, spec)
     save_spec(spec)
     return provider.attach(found)
+
+
+def _as_asked(cluster: Cluster, spec: ClusterSpec) -> Cluster:
+    if cluster.spec != spec:
+        raise UserError(_describe_change(cluster.spec, spec))
+    return cluster
 
 
 def _require_free_name(spec: ClusterSpec) -> None:
@@ -131,7 +136,11 @@ def _bring_up(
     code = _packed(files)
     if spec.name in cluster_names():
         say(f"cleaning up what an earlier cluster {spec.name!r} left")
-        _delete(provider, spec.name, code, "the cluster died while the job ran")
+        left = _delete(provider, spec.name, code, "the cluster died while the job ran")
+        if spec.name in cluster_names():
+            raise FailureError("\n".join([f"an earlier cluster {spec.name!r} cannot be removed:", *left]))
+        for line in left:
+            say(line)
     save_spec(spec)
     starters: list[Starter] = []
     try:

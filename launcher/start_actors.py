@@ -1,13 +1,15 @@
 """Runs on the head's machine during `up`: `python -m launcher.start_actors`, JSON in and out.
 
 Reads one line, `{"name", "cluster", "code_digest"}`, when all Ray nodes are up; keeps the cluster's record; starts one
-agent a host and the supervisor; answers with `{"facts"}` of all hosts, or `{"error"}`.
+agent a host and the supervisor; answers with `{"facts"}` of all hosts, or `{"error"}`. It ends when its input does.
 """
 
 import asyncio
 import dataclasses
 import json
+import os
 import sys
+import threading
 from typing import Any
 
 from cluster.record import Cluster
@@ -107,12 +109,19 @@ async def _start(ray: Any, cluster: Cluster, code_digest: str) -> list[HostFacts
     return facts
 
 
+def _end_with_client() -> None:
+    """The client keeps its end open until it has the answer; if it is gone, so is what was begun, maybe Ray too."""
+    os.read(sys.stdin.fileno(), 1)  # not by `sys.stdin`, whose lock would be held when this process ends
+    os._exit(1)
+
+
 def main() -> int:
     import ray  # noqa: F401  # now, while the hosts start
 
     order = json.loads(sys.stdin.readline() or "{}")
     if not order:
         return 1  # taken back
+    threading.Thread(target=_end_with_client, daemon=True).start()
     cluster = Cluster.from_json(order["name"], order["cluster"])
     cluster.save()
     try:

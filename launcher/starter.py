@@ -1,5 +1,6 @@
 """The client's end of `launcher.start_actors`: a process on the head that starts agents and supervisor, and ends."""
 
+import contextlib
 import json
 import threading
 
@@ -7,6 +8,7 @@ from cluster.errors import ClusterError
 from cluster.place_code import Code
 from cluster.provider import Provider
 from cluster.record import Cluster
+from cluster.ssh import let_go
 from launcher.attempt import HostFacts
 from launcher.errors import FailureError
 
@@ -35,21 +37,27 @@ class Starter:
             FailureError: not all of them answered, or a host does not reach the storage.
         """
         order = json.dumps({"name": cluster.name, "cluster": cluster.to_json(), "code_digest": code_digest})
-        limit = threading.Timer(ANSWER_TIMEOUT_S, self._process.kill)
+        process = self._process
+        assert process.stdin is not None and process.stdout is not None
+        limit = threading.Timer(ANSWER_TIMEOUT_S, process.kill)
         limit.start()
         try:
-            output, errors = self._process.communicate(order.encode() + b"\n")
+            with contextlib.suppress(BrokenPipeError):  # it has ended; what it has said tells why
+                process.stdin.write(order.encode() + b"\n")
+                process.stdin.flush()
+            # Its input stays open, because it ends with that. What is no answer, Ray has printed.
+            output = next((line for line in process.stdout if line.startswith(b"{")), b"")
+            _, errors = process.communicate()
         finally:
             limit.cancel()
         if not output:
             last = "\n".join(errors.decode(errors="replace").strip().splitlines()[-15:])
             raise ClusterError(f"cluster {cluster.name!r}: its agents did not start:\n{last or 'no answer in time'}")
-        answer = json.loads(output.splitlines()[-1])
+        answer = json.loads(output)
         if "error" in answer:
             raise FailureError(answer["error"])
         return [HostFacts(**fact) for fact in answer["facts"]]
 
     def end(self) -> None:
-        """Takes the order back."""
-        self._process.kill()
-        self._process.communicate()
+        """Takes the order back: it ends with its input."""
+        let_go(self._process)
