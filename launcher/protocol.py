@@ -68,15 +68,21 @@ class Connection:
             UserError, FailureError: as the supervisor raised them.
         """
         line = json.dumps({**request, "num_bytes": len(data)}).encode() + b"\n"
-        self._socket.sendall(line)
-        if data:
-            self._socket.sendall(data)
+        try:
+            self._socket.sendall(line)
+            if data:
+                self._socket.sendall(data)
+        except OSError as error:  # through ssh, a connection is made here even where nobody listens on the head
+            raise FailureError(f"the cluster's supervisor does not answer ({error.strerror or error})") from error
         return self._next()
 
     def lines(self) -> Iterator[Message]:
         """The further lines of an answer that goes on, until the supervisor closes the connection."""
         while True:
-            line = self._file.readline()
+            try:
+                line = self._file.readline()
+            except ConnectionError:  # as an end that it did not announce
+                return
             if not line:
                 return
             yield _checked(json.loads(line, object_hook=Line))
@@ -86,6 +92,8 @@ class Connection:
             line = self._file.readline()
         except TimeoutError as error:
             raise FailureError("the cluster's supervisor did not answer in time") from error
+        except ConnectionError as error:
+            raise FailureError(f"the cluster's supervisor does not answer ({error.strerror or error})") from error
         if not line:
             raise FailureError("the cluster's supervisor closed the connection without an answer: it may have ended")
         return _checked(json.loads(line, object_hook=Line))

@@ -99,7 +99,7 @@ def examine(name: str) -> dict[str, Any]:
     status = cluster_status(name)
     report: dict[str, Any] = {"name": name, "state": status["state"], "facts": [], "problems": []}
     cluster = Cluster.load(name)
-    if cluster is None or status["state"] == "DEAD":
+    if cluster is None or status["state"] in ("DEAD", "UNREACHABLE"):
         left = len(marked_processes(cluster.cluster_id, cluster.holder)) if cluster and not cluster.is_remote else 0
         report["problems"].append(
             f"cluster {name} is {status['state']}, {left} process(es) left: `spmd-launch down {name}`"

@@ -3,11 +3,11 @@
 import math
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import click
 
+from cluster.record import Cluster
 from launcher.cli.console import is_terminal, seconds
 from launcher.errors import FailureError
 from launcher.protocol import Connection
@@ -15,44 +15,54 @@ from launcher.protocol import Connection
 PLAIN_PERIOD_S = 5.0
 RATE_WINDOW_S = 10.0
 RECONNECT_S = 30.0
+RECONNECT_REMOTE_S = 900.0  # a way to the head that is cut, or a laptop that slept
 RECONNECT_PERIOD_S = 0.2
+SILENT_S = 2.0
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
 
 Snapshot = dict[str, Any]
 
 
-def follow(socket: Path, job: str, *, to_stderr: bool = False) -> Snapshot:
+def follow(cluster: Cluster, job: str, *, to_stderr: bool = False) -> Snapshot:
     """Shows the job until it ends; returns its last snapshot.
 
     Args:
-        socket: the supervisor's.
+        cluster: that it runs on.
         job: name.
         to_stderr: standard output is kept for something else.
     """
-    return _show(job, _snapshots(socket, job), to_stderr)
+    return _show(job, _snapshots(cluster, job), to_stderr)
 
 
-def _snapshots(socket: Path, job: str) -> Iterator[Snapshot]:
-    """Snapshots until the job has ended; a supervisor that ends meanwhile is started again, and is asked again.
+def _snapshots(cluster: Cluster, job: str) -> Iterator[Snapshot]:
+    """Snapshots until the job has ended; while nobody answers, the last one with `silent_s`.
+
+    A supervisor that ends is started again, and a way to the head that is cut may be open again: it is asked again.
 
     Raises:
-        FailureError: no supervisor for RECONNECT_S.
+        FailureError: no answer at first, or for RECONNECT_S (RECONNECT_REMOTE_S).
     """
+    limit_s = RECONNECT_REMOTE_S if cluster.is_remote else RECONNECT_S
     heard = -math.inf
+    last: Snapshot = {}
     while True:
         try:
-            with Connection(socket, timeout_s=None) as connection:
+            with Connection(cluster.socket, timeout_s=None) as connection:
                 last = connection.ask({"op": "watch", "name": job})
+                heard = time.monotonic()
                 yield last
                 for last in connection.lines():
+                    heard = time.monotonic()
                     yield last
                 if last["state"] in ENDED:
                     return
-                heard = time.monotonic()
         except FailureError:
-            if time.monotonic() - heard > RECONNECT_S:
+            if time.monotonic() - heard > limit_s:
                 raise
+        yield last | {"silent_s": time.monotonic() - heard}
         time.sleep(RECONNECT_PERIOD_S)
+        if cluster.is_remote:
+            cluster.alive()  # which opens the way again where it can
 
 
 def _show(job: str, snapshots: Iterator[Snapshot], to_stderr: bool) -> Snapshot:
@@ -102,8 +112,11 @@ class LiveLine:
     def render(self, snapshot: Snapshot) -> str:
         state = snapshot["state"]
         parts = [self.job, state.ljust(9)]
-        if state == "QUEUED":
-            held = ", ".join(f"{host} by {job}" for host, job in snapshot.get("waits_for", {}).items())
+        if snapshot.get("silent_s", 0.0) > SILENT_S:
+            parts.append(f"no contact with the head for {seconds(snapshot['silent_s'])}; the job needs none with us")
+        elif state == "QUEUED":
+            holders = snapshot.get("waits_for", {}).items()
+            held = ", ".join(f"{host} by {job}" if job else f"{host} is lost" for host, job in holders)
             parts.append(f"waits for hosts ({held})" if held else "waits for hosts")
         elif state in ("STARTING", "RUNNING", "RECOVERING"):
             parts += self._progress(snapshot["ranks"])

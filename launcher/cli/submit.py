@@ -122,7 +122,7 @@ def watch_to_end(cluster: Cluster, job: str, as_json: bool) -> int:
     from launcher.cli.results import find_job, show_results
 
     try:
-        final = follow(cluster.socket, job, to_stderr=as_json)
+        final = follow(cluster, job, to_stderr=as_json)
     except KeyboardInterrupt:
         click.echo(f"\ndetached: job {job} goes on")
         _next_for_running(job)
