@@ -59,6 +59,14 @@ class HostPool:
         self.lost = (self.lost - set(mine)) | (set(mine) - found)
         return [host for host in self.agents if host in found]
 
+    async def look_for_lost(self) -> bool:
+        """Asks the lost hosts once more, as one that was cut off joins again; returns whether one is back."""
+        lost = sorted(self.lost)
+        answers = await asyncio.gather(*(self._answers(host, 0.0) for host in lost))
+        back = {host for host, answered in zip(lost, answers, strict=True) if answered}
+        self.lost -= back
+        return bool(back)
+
     async def _answers(self, host: str, patience_s: float) -> bool:
         deadline = time.monotonic() + patience_s
         while True:

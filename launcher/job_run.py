@@ -39,6 +39,7 @@ class JobRun:
         record: what was asked for, and where to put what comes of it.
         devices_per_host: of the cluster.
         min_hosts: the fewest hosts to go on with after a loss.
+        wait_for_hosts_s: how long to wait where there are fewer.
         authority: the cluster's.
         keeper: Ray handle of the head's keeper, where its checkpoints lie on the head's disk; else None.
     """
@@ -49,6 +50,7 @@ class JobRun:
         *,
         devices_per_host: int,
         min_hosts: int,
+        wait_for_hosts_s: float,
         authority: Authority,
         keeper: Any | None = None,
     ):
@@ -61,6 +63,7 @@ class JobRun:
             max_failures=spec.max_failures,
             max_preemptions=spec.max_preemptions,
             on_divergence=OnDivergence(spec.on_divergence),
+            wait_for_hosts_s=wait_for_hosts_s,
         )
         self.keeper = keeper
         self.authority = authority

@@ -34,7 +34,11 @@ from launcher.record_copy import news
 from launcher.storage import is_on_head, storage_for
 
 WATCH_PERIOD_S = 0.1
+LOST_PERIOD_S = 2.0
 FACTS_TIMEOUT_S = 120.0
+# How long a job waits for hosts when too few are left.
+WAIT_FOR_EMULATED_S = 60.0
+WAIT_FOR_MACHINES_S = 300.0  # one that was cut off joins again when the way is open, and that takes half a minute
 
 
 class Supervisor:
@@ -60,6 +64,7 @@ class Supervisor:
         threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
         # Here, so that a restarted one serves too.
         self._serving = asyncio.get_running_loop().create_task(self._serve())
+        self._looking = asyncio.get_running_loop().create_task(self._look_for_lost_hosts())
         self._adopt_jobs()
 
     async def ready(self) -> int:
@@ -226,6 +231,7 @@ class Supervisor:
             JobRecord(spec, folder, storage),
             devices_per_host=cluster.devices_per_host,
             min_hosts=cluster.min_hosts or cluster.num_hosts,
+            wait_for_hosts_s=WAIT_FOR_EMULATED_S if cluster.provider.shares_disk else WAIT_FOR_MACHINES_S,
             keeper=self.keeper if is_on_head(cluster, storage) else None,
             authority=self.authority,
         )
@@ -247,15 +253,23 @@ class Supervisor:
                 self._start(job, record["hosts"], lost="the supervisor was ended and started again")
         self._start_next()
 
+    async def _look_for_lost_hosts(self) -> None:
+        """A queued job may wait for a host that has joined again, and nothing else would tell."""
+        while True:
+            await asyncio.sleep(LOST_PERIOD_S)
+            if self.pool.lost and await self.pool.look_for_lost():
+                self._start_next()
+
     def _waiting(self) -> list[Waiting]:
         return [Waiting(name, self.jobs[name].spec.num_hosts) for name in self.queue]
 
     def _holders(self, job: JobRun) -> dict[str, str]:
-        """Who holds the hosts that a queued job waits for: `{host: job}`."""
-        return dict(self.pool.held) if job.spec.name in self.queue else {}
+        """Who holds the hosts that a queued job waits for: `{host: job}`, '' for a host that is lost."""
+        return dict(self.pool.held) | dict.fromkeys(self.pool.lost, "") if job.spec.name in self.queue else {}
 
     def _describe_holders(self, name: str) -> str:
         held = ", ".join(f"{host} by {job}" for host, job in self.pool.held.items()) or "none held"
+        held += "".join(f", {host} is lost" for host in sorted(self.pool.lost))
         ahead = [job for job in self.queue if job != name]
         return f"{held}" + (f"; queued before it: {', '.join(ahead)}" if ahead else "")
 
