@@ -10,7 +10,7 @@ HOST_PACKAGES := openssh-server openssh-client iptables iproute2
 VENV := .venv-$(VERSION)
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test test-slow test-long test-fast test-hosts test-hosts-up test-hosts-down host-packages faults faults-sample soak soak-short lint lock bench clean
+.PHONY: setup demo test test-slow test-long test-fast test-hosts test-hosts-short test-hosts-up test-hosts-down host-packages faults faults-sample soak soak-short lint lock bench clean
 
 setup: $(VENV)/.ready
 
@@ -42,7 +42,11 @@ test-fast: setup
 
 # On three hosts with an sshd each, made of namespaces on this machine and removed at the end; see tests/hosts/machines.py.
 test-hosts: setup host-packages
-	$(BIN)/python -m pytest -q -m hosts --durations=15
+	SLACK=$(SLACK) $(BIN)/python -m pytest -q -m hosts --durations=15
+
+# The same without what takes minutes: for CI.
+test-hosts-short: setup host-packages
+	SLACK=$(SLACK) $(BIN)/python -m pytest -q -m "hosts and not long" --durations=15
 
 # Leaves three such hosts up and writes lab.yaml, their cluster file, here. SET=1 is another set beside them.
 test-hosts-up: setup host-packages

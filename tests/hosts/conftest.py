@@ -47,8 +47,19 @@ class Lab:
         """What runs on the hosts besides their sshd."""
         return [f"{name}: {process}" for name, host in self.hosts.hosts.items() for process in host.processes()]
 
+    def folders(self) -> list[str]:
+        """What there is of ours on the hosts' disks, but for jobs and environments, which stay."""
+        command = ["sh", "-c", "ls -d /root/.spmd-launch/hosts/*/clusters/* /tmp/spl-* 2>/dev/null || true"]
+        found = [(name, host.run(command).stdout.split()) for name, host in self.hosts.hosts.items()]
+        return [f"{name}: {path}" for name, paths in found for path in paths]
 
-@pytest.fixture(scope="session")
+    def purge(self) -> None:
+        """Takes away what `down` leaves, for the next test to find none."""
+        for host in self.hosts.hosts.values():
+            host.run(["rm", "-rf", "/root/.spmd-launch"])
+
+
+@pytest.fixture(scope="module")
 def empty_lab(hosts: TestHosts) -> Iterator[Lab]:
     """Hosts and a cluster file for them, with nothing up."""
     with tempfile.TemporaryDirectory(prefix="slt-") as folder:
