@@ -17,6 +17,7 @@ The prompt is the moment before the (first) process is made; the call is that of
 """
 
 import argparse
+import functools
 import json
 import os
 import platform
@@ -30,6 +31,7 @@ from typing import Any
 
 import bare_processes
 import jax_trainer
+import ssh_up
 from jax_trainer import RayCluster
 from ours import Installation, OurCluster
 from report import Samples, Target, add, median, table
@@ -52,8 +54,6 @@ class Run:
         self.options = options
         self.folder = folder
         self.installation = Installation(folder)
-        own = options.trainer_python  # a path: not resolved, as a link is what makes an environment
-        self.trainer_python = str(Path(own).absolute()) if own else make_environment(folder / "trainer")
         self.samples: dict[str, Samples] = {}
         self.targets: list[Target] = []
         self.settings: dict[str, Any] = {
@@ -64,6 +64,12 @@ class Run:
             "devices_per_host": DEVICES_PER_HOST,
             "JaxTrainer": jax_trainer.settings(2, DEVICES_PER_HOST, "FOLDER"),
         }
+
+    @functools.cached_property
+    def trainer_python(self) -> str:
+        """JaxTrainer's interpreter; made when it is first asked for."""
+        own = self.options.trainer_python  # a path: not resolved, as a link is what makes an environment
+        return str(Path(own).absolute()) if own else make_environment(self.folder / "trainer")
 
     def rounds(self) -> range:
         return range(1, self.options.rounds + 1)
@@ -96,6 +102,25 @@ def measure_up(run: Run) -> None:
         if num_hosts == 2:
             targets.append(Target("up, 2 hosts (stretch)", figure, 5.0, " s"))
         run.print(f"up, {num_hosts} hosts", samples, "s", *targets)
+
+
+def measure_ssh(run: Run) -> None:
+    """`up` over ssh, beside `ray start` on one host after another, where there can be test hosts."""
+    run.settings["ray start"] = ssh_up.RAY_START
+    for num_hosts, bound in ((3, 15.0), (8, 30.0)) if run.options.full else ((3, 15.0),):
+        samples: Samples = {}
+        try:
+            with ssh_up.hosts_of(num_hosts) as hosts:
+                for _ in run.rounds():
+                    add(samples, "ray start, one by one", ssh_up.ray_start_s(hosts))
+                    add(samples, "spmd-launch up", ssh_up.ours_up_s(hosts, run.installation))
+        except ssh_up.NoTestHosts as reason:
+            print(f"up over ssh: not measured: {reason}\n", flush=True)
+            return
+        figure = median(samples, "spmd-launch up")
+        run.print(
+            f"up over ssh, {num_hosts} hosts", samples, "s", Target(f"up over ssh, {num_hosts}", figure, bound, " s")
+        )
 
 
 def measure_launch(run: Run) -> None:
@@ -176,6 +201,7 @@ def _second_half(reports: list[tuple[int, float]]) -> float:
 MEASUREMENTS: dict[str, Callable[[Run], None]] = {
     "help": measure_help,
     "launch": measure_launch,
+    "ssh": measure_ssh,
     "steps": measure_steps,
     "up": measure_up,
 }
@@ -186,7 +212,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="samples of each figure")
     parser.add_argument("--hosts", type=_numbers, default=[2, 4], metavar="2,4", help="numbers of hosts for `launch`")
     parser.add_argument("--only", choices=MEASUREMENTS, help="one measurement")
-    parser.add_argument("--full", action="store_true", help="`up` with 8 hosts too")
+    parser.add_argument("--full", action="store_true", help="`up` with 8 hosts too, here and over ssh")
     parser.add_argument("--steps", type=int, default=1000, help="steps to time")
     parser.add_argument("--step-size", type=int, default=512, help="rows and columns of a device's matrix in a step")
     parser.add_argument("--trainer-python", metavar="PYTHON", help="with ray[train]; else one is made for the run")

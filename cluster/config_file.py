@@ -15,6 +15,7 @@ from cluster.spec import ClusterSpec
 
 _WHOLE_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _NUMBERS = ("num_hosts", "devices_per_host", "spares", "min_hosts")
+_SWITCHES = ("emulate",)
 _MAPPINGS = ("provider", "env")
 _LISTS = ("provider.hosts",)
 _NULL = "tag:yaml.org,2002:null"
@@ -74,6 +75,8 @@ def _read_file(root: yaml.MappingNode, lines: Lines) -> dict[str, Any]:
             values[key] = _mapping(key, node, lines)
         elif key in _NUMBERS:
             values[key] = _number(node)
+        elif key in _SWITCHES:
+            values[key] = _switch(node)
         elif key == "storage_path" and node.tag == _NULL:
             values[key] = None
         else:
@@ -126,6 +129,11 @@ def _number(node: yaml.Node) -> Any:
     text = _text(node)
     plain = isinstance(node, yaml.ScalarNode) and node.style is None
     return int(text) if plain and isinstance(text, str) and _WHOLE_NUMBER.fullmatch(text) else text
+
+
+def _switch(node: yaml.Node) -> Any:
+    text = _text(node)
+    return {"true": True, "false": False}.get(text, text) if isinstance(text, str) else text
 
 
 class Found:

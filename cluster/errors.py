@@ -18,7 +18,8 @@ class ClusterConfigError(ValueError):
     """
 
     def __init__(self, key: str, problem: str, where: str = ""):
-        super().__init__(": ".join(part for part in (where, key, problem) if part))
+        shown = key if key.isprintable() else repr(key)  # one line, whatever a file calls a key
+        super().__init__(": ".join(part for part in (where, shown, problem) if part))
         self.key = key
         self.problem = problem
         self.where = where
@@ -33,5 +34,6 @@ def nearest(word: str, allowed: Iterable[str], aliases: Mapping[str, str] | None
     alias = (aliases or {}).get(word.lower())
     if alias in words:
         return f"; did you mean {alias!r}?"
-    close = difflib.get_close_matches(word.lower(), words, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    by_lower = {word.lower(): word for word in words}
+    close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.5)
+    return f"; did you mean {by_lower[close[0]]!r}?" if close else ""

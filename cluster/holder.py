@@ -9,7 +9,6 @@ has given it up.
 """
 
 import datetime
-import json
 import os
 import shutil
 import signal
@@ -23,11 +22,15 @@ from typing import Any
 from ray._private.node import Node
 from ray._private.parameter import RayParams
 
+from cluster.abandoned import end_abandoned_ranks
+from cluster.accelerators import Accelerator
 from cluster.head_watch import HeadWatch
 from cluster.host_node import HostNode
 from cluster.machine import HostRequest, MachineUp, Request, read_head_address
 from cluster.processes import ProcessId, end_processes, marked_processes
 from cluster.record import write_json
+from cluster.slices import SlicePlace, emulated_variables, ray_labels, ray_resources
+from cluster.tpu_host import detect_place
 
 OBJECT_STORE_BYTES = 128 * 2**20  # a laptop's; what passes through is code, logs and results
 WATCH_PERIOD_S = 0.5
@@ -47,7 +50,9 @@ class Nodes:
     def __init__(self, request: Request, folder: Path):
         self.request = request
         self.folder = folder
+        self.accelerator = Accelerator.parse(request.accelerator)
         self.nodes: dict[str, Node] = {}
+        self.places: dict[str, SlicePlace | None] = {}
         self.failure: str | None = None
 
     def start(self) -> None:
@@ -79,7 +84,8 @@ class Nodes:
         """Starts a node: the head without `gcs_address`; `beside` another one that is on this machine."""
         host_folder = self.folder / "hosts" / host.name
         host_folder.mkdir(parents=True, exist_ok=True)
-        place: dict[str, Any] = {"temp_dir": self.request.ray_folder}
+        resources = self._resources(host)
+        place: dict[str, Any] = {"temp_dir": f"{self.request.ray_folder}/ray"}
         if gcs_address is not None:
             place["gcs_address"] = gcs_address
         if beside is not None:
@@ -91,9 +97,7 @@ class Nodes:
         parameters = RayParams(
             node_ip_address=host.address,
             node_name=host.name,
-            labels={"spmd-launch/host": host.name},
             num_cpus=1 if gcs_address else 2,  # our agent, and the supervisor on the head: Ray starts a worker each
-            num_gpus=0,
             object_store_memory=OBJECT_STORE_BYTES,
             min_worker_port=0,
             max_worker_port=0,
@@ -103,10 +107,27 @@ class Nodes:
             include_dashboard=False,
             include_log_monitor=False,
             no_monitor=True,
-            env_vars={**self.request.node_env, "SPMD_LAUNCH_HOST_FOLDER": str(host_folder)},
+            env_vars={
+                **self.request.node_env,
+                **(emulated_variables(self.accelerator, host.place) if host.place else {}),
+                "SPMD_LAUNCH_HOST_FOLDER": str(host_folder),
+            },
             **place,
+            **resources,
         )
         return HostNode(parameters, head=gcs_address is None, shutdown_at_exit=False, spawn_reaper=True)
+
+    def _resources(self, host: HostRequest) -> dict[str, Any]:
+        """What Ray is told that the host has."""
+        place = host.place
+        if place is None and self.accelerator.kind == "tpu":
+            place = detect_place()
+        self.places[host.name] = place
+        return {
+            "num_gpus": self.accelerator.chips_per_host if self.accelerator.kind == "gpu" else 0,
+            "resources": ray_resources(self.accelerator, place),
+            "labels": {"spmd-launch/host": host.name} | ray_labels(self.accelerator, place),
+        }
 
     def report(self) -> MachineUp:
         first = self.nodes[self.request.hosts[0].name]
@@ -114,6 +135,7 @@ class Nodes:
             holder=ProcessId.current(),
             gcs_address=first.gcs_address,
             node_ids={name: node.node_id for name, node in self.nodes.items()},
+            places=self.places,
         )
 
     def first_is_dead(self) -> bool:
@@ -132,28 +154,20 @@ class Nodes:
             node.kill_all_processes(check_alive=False, allow_graceful=False, wait=True)
 
 
-def end_abandoned_ranks(folder: Path, cluster_id: str) -> None:
-    """Ends the process groups of ranks whose agent is gone: neither a frozen rank nor a child of one can notice it."""
-    for path in folder.glob("hosts/*/ranks/*.json"):
-        try:
-            value = json.loads(path.read_text())
-        except (FileNotFoundError, json.JSONDecodeError):
-            continue  # removed, or being written
-        agent, rank = ProcessId.from_json(value["agent"]), ProcessId.from_json(value["rank"])
-        if not agent.alive():
-            left = [process for process in marked_processes(cluster_id) if _group(process) == rank.pid]
-            if left:
-                log(f"ending {len(left)} process(es) of rank {rank.pid}: its agent (pid {agent.pid}) is gone")
-            for process in left:
-                process.signal(signal.SIGKILL)
-            path.unlink(missing_ok=True)
+def require_visible_gpus(accelerator: Accelerator) -> None:
+    """Refuses a machine whose environment hides some of the GPUs that Ray is to be told of: Ray would fail obscurely.
 
-
-def _group(process: ProcessId) -> int | None:
-    try:
-        return os.getpgid(process.pid)
-    except ProcessLookupError:
-        return None
+    Raises:
+        RuntimeError: with the variable and what was expected.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if accelerator.kind == "gpu" and visible is not None:
+        found = [device for device in visible.split(",") if device]
+        if len(found) != accelerator.chips_per_host:
+            raise RuntimeError(
+                f"CUDA_VISIBLE_DEVICES is {visible!r} on this machine, expected {accelerator.chips_per_host} devices, "
+                f"as {accelerator.name} has, or that it is not set"
+            )
 
 
 def log(message: str) -> None:
@@ -200,7 +214,9 @@ def hold(nodes: Nodes, stop: threading.Event) -> bool:
                 log(f"the head was not reached for {HEAD_AWAY_S:g} s: it has given this machine up")
                 return False
             nodes.end_lost_hosts()
-            end_abandoned_ranks(nodes.folder, nodes.request.cluster_id)
+            for host_folder in nodes.folder.glob("hosts/*"):
+                for line in end_abandoned_ranks(host_folder, nodes.request.cluster_id):
+                    log(line)
         return True
     finally:
         if watch is not None:
@@ -240,6 +256,7 @@ def main(folder: Path) -> int:
         signal.signal(number, lambda *_: stop.set())
     request = Request.load(folder)
     nodes = Nodes(request, folder)
+    require_visible_gpus(nodes.accelerator)
     os.makedirs(request.ray_folder, mode=0o700)
     try:
         good = hold(nodes, stop)

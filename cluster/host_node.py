@@ -1,4 +1,4 @@
-"""A Ray node with nothing but its raylet (and, on the head, the control service).
+"""A Ray node with nothing but its raylet (and, on the head, the control service), which has what it is told to have.
 
 By default each node also starts two Python processes beside the raylet: a dashboard agent, which serves nothing where
 Ray is installed without its dashboard, and an agent that builds runtime environments, which we never ask for. Each
@@ -14,6 +14,7 @@ from typing import Any
 
 from ray._private import services
 from ray._private.node import Node
+from ray._private.resource_and_label_spec import ResourceAndLabelSpec
 from ray._raylet import (  # type: ignore[attr-defined]  # compiled, without stubs of these
     DASHBOARD_AGENT_LISTEN_PORT_NAME,
     METRICS_AGENT_PORT_NAME,
@@ -35,6 +36,21 @@ class HostNode(Node):
 
     def start_api_server(self, **_: Any) -> None:
         """Even with the dashboard off it takes a second, and it serves nobody."""
+
+    def get_resource_and_label_spec(self) -> ResourceAndLabelSpec:
+        """What the node was told that it has. Ray would look for accelerators itself, in this process's environment,
+        which several nodes share, and refuse those that are emulated."""
+        if self._resource_and_label_spec is None:  # type: ignore[has-type]
+            asked = self._ray_params
+            spec = ResourceAndLabelSpec(
+                asked.num_cpus, asked.num_gpus, asked.memory, asked.object_store_memory, asked.resources, asked.labels
+            )
+            spec._resolve_resources(is_head=self.head, node_ip_address=self.node_ip_address)
+            spec._resolve_labels(None)
+            spec._resolve_memory_resources(self.resource_isolation_config)
+            spec._is_resolved = True
+            self._resource_and_label_spec = spec
+        return self._resource_and_label_spec
 
     def start_raylet(self, *args: Any, **options: Any) -> None:
         """Starts the raylet with idle agents, whose ports are told in their stead."""

@@ -13,6 +13,7 @@ from cluster.machine import LOOPBACK, HostRequest, Request, ray_environment
 from cluster.place_code import Code
 from cluster.provider import Say
 from cluster.record import Cluster, Host, cluster_folder, short_folder
+from cluster.slices import emulated_place
 from cluster.spec import ClusterSpec
 
 
@@ -35,7 +36,11 @@ class LocalProvider:
             cluster_id=cluster_id,
             ray_folder=short_folder(cluster_id),
             node_env={"PYTHONPATH": str(code.folder(self.folder))},
-            hosts=tuple(HostRequest(index=k, name=host, address=LOOPBACK) for k, host in enumerate(names)),
+            accelerator=spec.accelerator,
+            hosts=tuple(
+                HostRequest(index=k, name=host, address=LOOPBACK, place=emulated_place(spec.hardware, spec.name, k))
+                for k, host in enumerate(names)
+            ),
         )
         say(f"starting {spec.num_hosts} emulated host(s) with {spec.devices_per_host} device(s) each")
         try:
@@ -58,6 +63,7 @@ class LocalProvider:
                     node_id=up.node_ids[host],
                     address=LOOPBACK,
                     folder=str(self.folder / "hosts" / host),
+                    place=up.places[host],
                 )
                 for k, host in enumerate(names)
             ),

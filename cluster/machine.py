@@ -18,10 +18,12 @@ from typing import Any
 from cluster.errors import ClusterError
 from cluster.processes import MARKER, ProcessId, end_processes, marked_processes
 from cluster.record import cluster_folder, write_json
+from cluster.slices import SlicePlace
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 20.0
 LOOPBACK = "127.0.0.1"
+NETWORK_LEASE_S = "20"  # SPMD_LAUNCH_LEASE_S where there is a network between hosts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,11 +34,17 @@ class HostRequest:
         index: its place in the order of ranks; 0 is the head.
         name: unique in the cluster.
         address: where other hosts reach it.
+        place: in a TPU slice that is emulated; None: it is no TPU, or the host itself knows.
     """
 
     index: int
     name: str
     address: str
+    place: SlicePlace | None = None
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "HostRequest":
+        return cls(**{**value, "place": SlicePlace.from_json(value["place"])})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,13 +53,16 @@ class Request:
 
     Attributes:
         cluster_id: unique per `up`.
-        ray_folder: Ray's temporary folder there: short, because sockets lie in it.
+        ray_folder: for what holds sockets there: short, and private to its user. Ray's own temporary folder lies in it,
+            because Ray opens that to all users of the machine.
         node_env: variables for the Ray processes of its hosts.
+        accelerator: what Ray is to count on its hosts, as a cluster file names it.
         hosts: that this machine is; if the head is among them, it is the first.
     """
 
     cluster_id: str
     ray_folder: str
+    accelerator: str
     node_env: Mapping[str, str]
     hosts: tuple[HostRequest, ...]
 
@@ -64,7 +75,7 @@ class Request:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Request":
-        return cls(**{**value, "hosts": tuple(HostRequest(**host) for host in value["hosts"])})
+        return cls(**{**value, "hosts": tuple(HostRequest.from_json(host) for host in value["hosts"])})
 
     @classmethod
     def load(cls, folder: Path) -> "Request":
@@ -79,18 +90,21 @@ class MachineUp:
         holder: the process that owns its nodes.
         gcs_address: host:port of Ray's control service, on the head.
         node_ids: Ray's identifier of each host here.
+        places: of each host here in its TPU slice; None where it is no TPU.
     """
 
     holder: ProcessId
     gcs_address: str
     node_ids: Mapping[str, str]
+    places: Mapping[str, SlicePlace | None]
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "MachineUp":
-        return cls(**{**value, "holder": ProcessId.from_json(value["holder"])})
+        places = {host: SlicePlace.from_json(place) for host, place in value["places"].items()}
+        return cls(**{**value, "holder": ProcessId.from_json(value["holder"]), "places": places})
 
     def save(self, folder: Path) -> None:
         write_json(folder / "machine.json", self.to_json())
@@ -220,6 +234,9 @@ def ray_environment(folder: Path, address: str) -> dict[str, str]:
         "RAY_enable_metrics_collection": "false",
         "RAY_DEDUP_LOGS": "0",
         "RAY_worker_niceness": "0",  # ranks are children of workers, which Ray gives niceness 15
+        # An agent holds all its host's accelerators, and its rank is to see them as the host has them.
+        "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1",
+        "RAY_EXPERIMENTAL_NOSET_TPU_VISIBLE_CHIPS": "1",
     }
     if address == LOOPBACK:
         return common | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}

@@ -44,7 +44,9 @@ def place_uv(base, uv):
 
 
 def run(*command):
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    """With the host's own trust store: behind a proxy, only that knows its certificate. (Older uv: the second name.)"""
+    environment = {"UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1", **os.environ}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     if done.returncode:
         sys.exit(f"{command[0]} {command[1]} failed:\n{done.stdout.decode(errors='replace')[-3000:]}")
 

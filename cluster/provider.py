@@ -70,7 +70,12 @@ class Provider(Protocol):
 def provider_for(spec: ClusterSpec) -> Provider:
     """The provider that the cluster file asks for, as in `provider: {type: ...}`."""
     from cluster.local import LocalProvider  # here, because the providers import this module
+    from cluster.ray_provider import RayProvider
     from cluster.ssh_provider import SshProvider
 
-    kinds: dict[str, Callable[[ClusterSpec], Provider]] = {"local": LocalProvider, "ssh": SshProvider}
+    kinds: dict[str, Callable[[ClusterSpec], Provider]] = {
+        "local": LocalProvider,
+        "ssh": SshProvider,
+        "ray": RayProvider,
+    }
     return kinds[spec.provider.type](spec)

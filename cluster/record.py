@@ -16,12 +16,16 @@ import dataclasses
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from cluster.errors import ClusterConfigError, ClusterError
 from cluster.processes import ProcessId
+from cluster.slices import SlicePlace
 from cluster.spec import ClusterSpec
+
+NAMESPACE = "spmd-launch"  # of our actors in Ray
 
 
 def home() -> Path:
@@ -41,6 +45,7 @@ def cluster_names() -> list[str]:
 
 def save_spec(spec: ClusterSpec) -> None:
     """Keeps what was asked for, before anything is begun: with it, what was half made can be removed."""
+    home().mkdir(parents=True, exist_ok=True, mode=0o700)  # records of jobs too are nobody else's
     cluster_folder(spec.name).mkdir(parents=True, exist_ok=True, mode=0o700)
     write_json(cluster_folder(spec.name) / "spec.json", spec.to_json())
 
@@ -74,11 +79,12 @@ class Host:
     """One host that is up.
 
     Attributes:
-        index: its place in the order of ranks.
+        index: its place in the cluster file; 0 is the head.
         name: unique in the cluster.
         node_id: Ray's identifier, hexadecimal.
         address: where other hosts reach it.
         folder: what is ours on this host's disk.
+        place: in a TPU slice; None: it is no TPU.
     """
 
     index: int
@@ -86,6 +92,11 @@ class Host:
     node_id: str
     address: str
     folder: str
+    place: SlicePlace | None = None
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Host":
+        return cls(**{**value, "place": SlicePlace.from_json(value["place"])})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,10 +106,10 @@ class Cluster:
     Attributes:
         spec: what was asked for.
         cluster_id: unique per `up`; every process of the cluster carries it, see `cluster.processes.MARKER`.
-        holder: the process that owns the nodes.
+        holder: the process that owns the nodes; in a Ray that is not ours, the raylet beside the supervisor.
         gcs_address: host:port of Ray's control service.
         run_folder: a short folder for sockets: on the head Ray's temporary one, elsewhere one of this client's.
-        hosts: in the order of ranks.
+        hosts: the head first; ranks count them by slice and worker, see `cluster.slices.rank_units`.
         created: local time, ISO 8601.
         launcher_digest: of the code that its processes run, see `launcher.version_skew`; '' until all are started.
         head_socket: the supervisor's socket on the head, in the record of a client that is not the head; else ''.
@@ -127,6 +138,14 @@ class Cluster:
         """Where the supervisor listens; short, because a Unix socket's path has at most 107 bytes."""
         return Path(self.run_folder) / "supervisor.sock"
 
+    def actor_name(self, role: str) -> str:
+        """What an actor is called in Ray, where there may be other clusters of ours.
+
+        Args:
+            role: `supervisor`, or `agent:HOST`.
+        """
+        return f"{actor_prefix(self.name, self.cluster_id)}{role}"
+
     @property
     def is_remote(self) -> bool:
         """Whether its head is another machine than this one."""
@@ -143,8 +162,12 @@ class Cluster:
 
     def alive(self) -> bool:
         """Whether it runs; of a remote one, whether its head can be reached (again), which may take seconds."""
+        return not self.problem() if self.is_remote else self.holder.alive()
+
+    def problem(self) -> str:
+        """Why the head of a remote cluster cannot be reached; '' if it can, and where it is this machine."""
         if not self.is_remote:
-            return self.holder.alive()
+            return ""
         from cluster.tunnel import Tunnel  # here, because it imports this module
 
         return Tunnel(self).open()
@@ -182,7 +205,7 @@ class Cluster:
                 holder=ProcessId.from_json(value["holder"]),
                 gcs_address=value["gcs_address"],
                 run_folder=value["run_folder"],
-                hosts=tuple(Host(**host) for host in value["hosts"]),
+                hosts=tuple(Host.from_json(host) for host in value["hosts"]),
                 created=value["created"],
                 launcher_digest=value["launcher_digest"],
                 head_socket=value["head_socket"],
@@ -200,7 +223,12 @@ def running_clusters() -> list[Cluster]:
     return [cluster for cluster in clusters if cluster is not None and cluster.alive()]
 
 
+def actor_prefix(name: str, cluster_id: str) -> str:
+    """How the names of all actors of a cluster begin."""
+    return f"{name}/{cluster_id[:8]}/"
+
+
 def short_folder(cluster_id: str) -> str:
-    """Ray's temporary folder for a cluster: short, unique, private to this user."""
+    """A folder for a cluster's sockets: short, unique; whoever makes it makes it private to this user."""
     base = "/tmp" if os.path.isdir("/tmp") else os.path.expanduser("~")
     return os.path.join(base, "spl-" + hashlib.sha256(cluster_id.encode()).hexdigest()[:8])

@@ -5,7 +5,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from cluster.accelerators import CPU, Accelerator, check_counts, check_emulation
 from cluster.errors import ClusterConfigError, nearest
+from cluster.ray_spec import EVERY_NODE, RayProviderSpec
+from cluster.setting_names import check_keys
+from cluster.slices import is_our_variable
 
 MAX_HOSTS = 64
 MAX_DEVICES_PER_HOST = 64
@@ -23,6 +27,7 @@ class LocalProviderSpec:
 
     type: ClassVar[str] = "local"
     accelerators: ClassVar[tuple[str, ...]] = ("cpu",)
+    owns_ray: ClassVar[bool] = True  # Ray is ours to start and to end
     shares_disk: ClassVar[bool] = True  # what the head writes into its state folder, all hosts can read
 
 
@@ -37,7 +42,8 @@ class SshProviderSpec:
     """
 
     type: ClassVar[str] = "ssh"
-    accelerators: ClassVar[tuple[str, ...]] = ("cpu",)
+    accelerators: ClassVar[tuple[str, ...]] = ("cpu", "gpu", "tpu")
+    owns_ray: ClassVar[bool] = True
     shares_disk: ClassVar[bool] = False
     hosts: tuple[str, ...]
     user: str | None = None
@@ -48,14 +54,17 @@ class SshProviderSpec:
         object.__setattr__(self, "hosts", tuple(self.hosts))  # JSON has no tuples
         if self.user is not None and not (isinstance(self.user, str) and re.fullmatch(_USER, self.user)):
             raise ClusterConfigError("provider.user", f"must be a user's name, not {self.user!r}")
-        if self.identity_file is not None and not (isinstance(self.identity_file, str) and self.identity_file):
-            raise ClusterConfigError("provider.identity_file", f"must be a file, not {self.identity_file!r}")
+        if self.identity_file is not None and not _is_file_for_ssh(self.identity_file):
+            problem = f"must be a file (printable, without ${{, which ssh would replace), not {self.identity_file!r}"
+            raise ClusterConfigError("provider.identity_file", problem)
 
 
-ProviderSpec = LocalProviderSpec | SshProviderSpec
+ProviderSpec = LocalProviderSpec | SshProviderSpec | RayProviderSpec
 
 # The open set of providers: a new one is a frozen dataclass with these class variables, and a row here.
-PROVIDERS: Mapping[str, type[ProviderSpec]] = {spec.type: spec for spec in (LocalProviderSpec, SshProviderSpec)}
+PROVIDERS: Mapping[str, type[ProviderSpec]] = {
+    spec.type: spec for spec in (LocalProviderSpec, SshProviderSpec, RayProviderSpec)
+}
 
 # None of these can begin with a dash, which ssh would take for an option.
 _USER = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
@@ -89,6 +98,10 @@ class Target:
         return name if self.port is None else f"{name}-{self.port}"
 
 
+def _is_file_for_ssh(path: Any) -> bool:
+    return isinstance(path, str) and bool(path) and path.isprintable() and "${" not in path
+
+
 def _check_hosts(hosts: Any) -> None:
     if not isinstance(hosts, list | tuple) or not hosts:
         raise ClusterConfigError("provider.hosts", f"must be a list of [user@]name[:port], not {hosts!r}")
@@ -105,9 +118,11 @@ class ClusterSpec:
     Attributes:
         name: lower-case letters, digits and dashes; names the cluster's state folder and is said to the CLI.
         provider: where hosts come from, with what that provider needs to know.
-        num_hosts: 1 to 64.
-        devices_per_host: 1 to 64 JAX devices (emulated ones on `cpu`).
-        accelerator: what the devices are; the provider says what it has.
+        num_hosts: 1 to 64; of a Ray that is not ours also EVERY_NODE: as many as its nodes can be.
+        devices_per_host: 1 to 64 JAX devices (emulated ones on `cpu`); a cluster file may leave it out where the
+            accelerator tells it.
+        accelerator: what the devices are, see `cluster.accelerators`; the provider says which kinds it has.
+        emulate: the accelerator is not there: Ray is told that it is, and JAX gets CPU devices in its place.
         spares: hosts beyond num_hosts that stand in for lost ones; 0 to 63, with num_hosts at most 64.
         min_hosts: the fewest hosts on which a job goes on that has lost one and finds no other; None: num_hosts.
         env: variables for every rank, text to text.
@@ -126,6 +141,7 @@ class ClusterSpec:
     num_hosts: int
     devices_per_host: int
     accelerator: str = "cpu"
+    emulate: bool = False
     spares: int = 0
     min_hosts: int | None = None
     env: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -136,12 +152,15 @@ class ClusterSpec:
         _check_name(self.name)
         if not isinstance(self.provider, tuple(PROVIDERS.values())):
             raise ClusterConfigError("provider", f"must be one of {', '.join(PROVIDERS)}, not {self.provider!r}")
-        _check_count("num_hosts", self.num_hosts, MAX_HOSTS)
+        _check_count("num_hosts", self.num_hosts, MAX_HOSTS, minimum=1 if self.provider.owns_ray else EVERY_NODE)
         _check_count("devices_per_host", self.devices_per_host, MAX_DEVICES_PER_HOST)
         _check_count("spares", self.spares, MAX_HOSTS - self.num_hosts, minimum=0)
         if self.min_hosts is not None:
-            _check_count("min_hosts", self.min_hosts, self.num_hosts)
-        _check_accelerator(self.accelerator, self.provider)
+            _check_count("min_hosts", self.min_hosts, self.num_hosts or MAX_HOSTS)
+        accelerator = Accelerator.parse(self.accelerator)
+        check_emulation(accelerator, self.emulate, self.provider.type, self.provider.accelerators)
+        hosts = {"num_hosts": self.num_hosts, "spares": self.spares, "min_hosts": self.min_hosts or 0}
+        check_counts(accelerator, self.devices_per_host, hosts)
         _check_env(self.env)
         if isinstance(self.provider, SshProviderSpec):
             _check_enough_hosts(self.provider, self.num_hosts, self.spares)
@@ -149,6 +168,20 @@ class ClusterSpec:
             _check_python(self.python, self.provider)
         if self.storage_path is not None:
             _check_storage_path(self.storage_path)
+
+    def is_met_by(self, found: "ClusterSpec") -> bool:
+        """Whether a cluster with the spec `found` is what is asked for here."""
+        return dataclasses.replace(self, num_hosts=self.num_hosts or found.num_hosts) == found
+
+    @property
+    def hardware(self) -> Accelerator:
+        """What Ray is told that hosts have."""
+        return Accelerator.parse(self.accelerator)
+
+    @property
+    def jax_hardware(self) -> Accelerator:
+        """What JAX is to find on them."""
+        return CPU if self.emulate else self.hardware
 
     @property
     def head_disk_is_private(self) -> bool:
@@ -175,6 +208,11 @@ class ClusterSpec:
             given["provider"] = provider_from_json(given["provider"])
             if isinstance(given["provider"], SshProviderSpec) and isinstance(given.get("spares", 0), int):
                 given.setdefault("num_hosts", len(given["provider"].hosts) - given.get("spares", 0))
+            if isinstance(given["provider"], RayProviderSpec):
+                given.setdefault("num_hosts", EVERY_NODE)
+        if "devices_per_host" not in given and "accelerator" in given:
+            told = Accelerator.parse(given["accelerator"]).devices_per_host
+            given |= {} if told is None else {"devices_per_host": told}
         check_keys(given, cls)
         return cls(**given)
 
@@ -195,49 +233,6 @@ def provider_from_json(value: Any) -> ProviderSpec:
     options = {key: option for key, option in value.items() if key != "type"}
     check_keys(options, PROVIDERS[kind], "provider.", also=("type",))
     return PROVIDERS[kind](**options)
-
-
-# What users of other launchers write first.
-_KEY_ALIASES = {
-    "hosts": "num_hosts",
-    "nodes": "num_hosts",
-    "num_nodes": "num_hosts",
-    "num_workers": "num_hosts",
-    "workers": "num_hosts",
-    "max_hosts": "num_hosts",
-    "min_workers": "min_hosts",
-    "spare_hosts": "spares",
-    "devices": "devices_per_host",
-    "num_devices": "devices_per_host",
-    "chips_per_host": "devices_per_host",
-    "gpus_per_node": "devices_per_host",
-    "cluster_name": "name",
-    "environment": "env",
-    "env_vars": "env",
-    "storage": "storage_path",
-    "checkpoint_dir": "storage_path",
-}
-
-
-def check_keys(given: Mapping[str, Any], spec: type, prefix: str = "", also: tuple[str, ...] = ()) -> None:
-    """Refuses keys that a spec does not have, then keys that it lacks.
-
-    Args:
-        given: the mapping to check.
-        spec: a dataclass; its fields are the allowed keys, those without a default are required.
-        prefix: put before a key in the message.
-        also: allowed keys that are not fields.
-    """
-    fields = dataclasses.fields(spec)
-    allowed = [*also, *(field.name for field in fields)]
-    for key in given:
-        if key not in allowed:
-            hint = nearest(key, allowed, _KEY_ALIASES)
-            raise ClusterConfigError(f"{prefix}{key}", f"no such key{hint} (allowed: {', '.join(allowed)})")
-    for field in fields:
-        no_default = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        if no_default and field.name not in given:
-            raise ClusterConfigError(f"{prefix}{field.name}", "is missing")
 
 
 def _check_name(name: Any) -> None:
@@ -265,19 +260,12 @@ def _check_enough_hosts(provider: SshProviderSpec, num_hosts: int, spares: int) 
 
 
 def _check_python(python: Any, provider: ProviderSpec) -> None:
-    if provider.type == "local":
-        raise ClusterConfigError("python", "is for other machines; a local cluster runs the Python of this command")
+    if not isinstance(provider, SshProviderSpec):
+        raise ClusterConfigError("python", f"is for hosts over ssh; provider {provider.type} has its own Python")
     if not isinstance(python, str) or not re.fullmatch(r"3\.1[1-3]|/[^\0\n]+", python):
         raise ClusterConfigError(
             "python", f'must be "3.11", "3.12", "3.13" or the absolute path of an interpreter, not {python!r}'
         )
-
-
-def _check_accelerator(accelerator: Any, provider: ProviderSpec) -> None:
-    if accelerator not in provider.accelerators:
-        allowed = ", ".join(provider.accelerators)
-        hint = nearest(str(accelerator), provider.accelerators)
-        raise ClusterConfigError("accelerator", f"provider {provider.type} has {allowed}, not {accelerator!r}{hint}")
 
 
 def _check_env(env: Any) -> None:
@@ -288,6 +276,8 @@ def _check_env(env: Any) -> None:
             raise ClusterConfigError(
                 f"env.{name}", "the name of a variable is letters, digits and _, beginning with no digit"
             )
+        if is_our_variable(name):
+            raise ClusterConfigError(f"env.{name}", "is ours: it says which host of which slice a rank is on")
         if not isinstance(value, str) or "\0" in value:
             raise ClusterConfigError(f"env.{name}", f"must be text ('' for the empty one), not {value!r}")
 

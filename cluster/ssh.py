@@ -1,10 +1,12 @@
 """Commands on another machine, through OpenSSH: the user's own ssh config, keys, agent and jump hosts hold.
 
-Every word goes through `shlex.quote`, so nothing that a file or a person says reaches a shell as more than a word.
+Every word goes through `shlex.quote`, so nothing that a file or a person says reaches a shell as more than a word; and
+every path through `_word`, because ssh reads its own options with quotes, `%h` and `${HOME}`.
 Connections to one host share one (ControlMaster), which ends with the `Ssh` that opened it.
 """
 
 import contextlib
+import hashlib
 import os
 import re
 import shlex
@@ -41,7 +43,8 @@ class Ssh:
     def __init__(self, target: Target, provider: SshProviderSpec, cluster: str, run_folder: Path):
         self.target = target
         self.known_hosts = home() / "known_hosts" / cluster
-        self._control = run_folder / target.label[-20:]
+        # Short, and another for each host: through a name that two hosts share, one would get what is for the other.
+        self._control = run_folder / hashlib.sha256(target.label.encode()).hexdigest()[:16]
         self._options = self._make_options(provider)
 
     def _make_options(self, provider: SshProviderSpec) -> list[str]:
@@ -53,14 +56,15 @@ class Ssh:
             "ServerAliveInterval": 5,
             "ServerAliveCountMax": 4,
             "StrictHostKeyChecking": "accept-new",
-            "UserKnownHostsFile": " ".join(f'"{path}"' for path in (self.known_hosts, own)),
-            "ControlPath": f'"{self._control}"',
+            "UserKnownHostsFile": f"{_word(self.known_hosts)} {_word(own)}",
+            "ControlPath": _word(self._control),
             "ForwardX11": "no",
             "LogLevel": "ERROR",
         }
-        options = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
         if provider.identity_file is not None:
-            options += ["-i", os.path.expanduser(provider.identity_file), "-o", "IdentitiesOnly=yes"]
+            identity = os.path.abspath(os.path.expanduser(provider.identity_file))
+            settings |= {"IdentityFile": _word(Path(identity)), "IdentitiesOnly": "yes"}
+        options = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
         if user is not None:
             options += ["-l", user]
         if self.target.port is not None:
@@ -96,7 +100,7 @@ class Ssh:
         """Starts a command there, with pipes for all three streams; ends with the connection."""
         self.known_hosts.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         return subprocess.Popen(
-            ["ssh", *self._options, "-o", "ControlMaster=auto", "-o", "ControlPersist=30", self.target.name,
+            ["ssh", *self._options, "-o", "ControlMaster=auto", "-o", "ControlPersist=30", "--", self.target.name,
              shlex.join(command)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
@@ -121,7 +125,7 @@ class Ssh:
         done = subprocess.run(
             ["ssh", *self._options, "-o", "ControlMaster=yes", "-o", "ControlPersist=no",
              "-o", "ExitOnForwardFailure=yes", "-o", "StreamLocalBindUnlink=yes", "-o", "StreamLocalBindMask=0177",
-             "-E", str(log), "-f", "-N", "-L", f"{here}:{there}", self.target.name],
+             "-E", str(log), "-f", "-N", "-L", f"{here}:{there}", "--", self.target.name],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
         )  # fmt: skip
         if done.returncode:
@@ -141,7 +145,7 @@ class Ssh:
 
     def _ask_master(self, order: str) -> int:
         return subprocess.run(
-            ["ssh", *self._options, "-O", order, self.target.name],
+            ["ssh", *self._options, "-O", order, "--", self.target.name],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False, timeout=20,
         ).returncode  # fmt: skip
 
@@ -180,3 +184,16 @@ def let_go(process: subprocess.Popen[bytes]) -> None:
         if stream is not None:
             with contextlib.suppress(OSError):
                 stream.close()
+
+
+def _word(path: Path) -> str:
+    """A path as a value in ssh's configuration that means just this path.
+
+    Raises:
+        SshError: there is no way to say it: nothing keeps ssh from replacing `${`, and a line ends where it ends.
+    """
+    text = str(path)
+    if "${" in text or not text.isprintable():
+        raise SshError(f"ssh cannot be told of {text!r}, which has ${{ or an unprintable character: use another path")
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{escaped}"'

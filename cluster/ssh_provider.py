@@ -17,16 +17,16 @@ from typing import TypeVar
 
 from cluster.errors import ClusterError
 from cluster.host_facts import problems, warnings
-from cluster.machine import HostRequest, MachineUp, Request
+from cluster.machine import NETWORK_LEASE_S, HostRequest, MachineUp, Request
 from cluster.place_code import Code
 from cluster.provider import Say
 from cluster.record import Cluster, Host, cluster_folder, home, short_folder
 from cluster.remote_machine import RemoteMachine
+from cluster.slices import emulated_place
 from cluster.spec import ClusterSpec, SshProviderSpec, Target
 from cluster.ssh import Ssh, SshError
 from cluster.tunnel import Tunnel, client_run_folder, make_run_folder
 
-NETWORK_LEASE_S = "20"
 T = TypeVar("T")
 
 
@@ -68,8 +68,8 @@ class SshProvider:
     def attach(self, cluster: Cluster) -> Cluster:
         folder = Path(client_run_folder(cluster.cluster_id))
         attached = cluster.seen_from_elsewhere(self.spec, str(folder))
-        if not Tunnel(attached).open():
-            raise ClusterError(f"cluster {self.name!r}: no way to its head could be opened: see {folder / 'ssh.log'}")
+        if problem := Tunnel(attached).open():
+            raise ClusterError(f"cluster {self.name!r}: no way to its head could be opened: {problem}")
         each(self.machines, RemoteMachine.settle)
         attached.save()
         return attached
@@ -140,6 +140,7 @@ class SshProvider:
                     node_id=up.node_ids[machine.host],
                     address=machine.known.address,
                     folder=str(machine.folder / "hosts" / machine.host),
+                    place=up.places[machine.host],
                 )
                 for index, (machine, up) in enumerate(zip(self.machines, ups, strict=True))
             ),
@@ -147,6 +148,7 @@ class SshProvider:
         )
 
     def _request(self, index: int, machine: RemoteMachine, cluster_id: str, code: Code) -> Request:
+        place = emulated_place(self.spec.hardware, self.name, index) if self.spec.emulate else None
         return Request(
             cluster_id=cluster_id,
             ray_folder=short_folder(cluster_id),
@@ -155,7 +157,8 @@ class SshProvider:
                 "SPMD_LAUNCH_HOME": machine.known.home,
                 "SPMD_LAUNCH_LEASE_S": NETWORK_LEASE_S,
             },
-            hosts=(HostRequest(index=index, name=machine.host, address=machine.known.address),),
+            accelerator=self.spec.accelerator,
+            hosts=(HostRequest(index=index, name=machine.host, address=machine.known.address, place=place),),
         )
 
 

@@ -27,16 +27,16 @@ class Tunnel:
         head = Target.parse(cluster.spec.provider.hosts[0])
         self.ssh = Ssh(head, cluster.spec.provider, cluster.name, self.folder)
 
-    def open(self) -> bool:
-        """Opens it if it is not open; False if the head cannot be reached."""
+    def open(self) -> str:
+        """Opens it if it is not open; returns why the head cannot be reached, or ''."""
         if self.ssh.connected():
-            return True
+            return ""
         make_run_folder(self.folder)
         try:
             self.ssh.forward(self.cluster.socket, self.cluster.head_socket, self.folder / "ssh.log")
-        except SshError:
-            return False
-        return True
+        except SshError as error:
+            return str(error)
+        return ""
 
     def close(self) -> None:
         """Ends it and removes its folder."""

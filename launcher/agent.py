@@ -6,30 +6,29 @@ of it. A job that brings other code starts from a new template, which becomes wa
 
 import asyncio
 import contextlib
-import json
 import os
 import shutil
 import socket
-import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
+from cluster.abandoned import end_abandoned_ranks
+from cluster.processes import MARKER
 from launcher.attempt import AGENT_RESTARTED, HostFacts, HostNews, RankTask
 from launcher.certificates import RankFiles, new_request, write_files
 from launcher.code_copy import unpack
+from launcher.device_count import count_devices
 from launcher.environment import flags_that_matter, rank_environment
 from launcher.host_attempt import HostAttempt
 from launcher.host_copies import HostCopies
-from launcher.process_watch import end_with_parent
+from launcher.host_sockets import HostSockets, look_at_sockets
+from launcher.process_watch import end_with_raylet
 from launcher.rank.black_box import read_black_box
 from launcher.rank_process import RankProcess, keep
 from launcher.stacks import take_stacks
 from launcher.template_process import TemplateEndedError, TemplateProcess
 from workloads.versions import versions
-
-PROBE_TIMEOUT_S = 90.0
 
 
 class Agent:
@@ -39,8 +38,10 @@ class Agent:
         host: this host's name.
         folder: ours on this host's disk.
         address: this host's address, for rank 0's coordination service.
-        accelerator, devices_per_host, cluster_env: as in the cluster file.
+        accelerator: kind of the devices that JAX is to find here.
+        devices_per_host, cluster_env: as in the cluster file.
         code_digest: of the code that the template runs until a job brings another.
+        owns_ray: whether the Ray node is ours, and a holder watches over this host.
         keeper: Ray handle of the head's keeper of checkpoints; None: all hosts share a storage.
     """
 
@@ -53,6 +54,7 @@ class Agent:
         devices_per_host: int,
         cluster_env: dict[str, str],
         code_digest: str,
+        owns_ray: bool,
         keeper: Any = None,
     ):
         self.host = host
@@ -63,13 +65,17 @@ class Agent:
         self.cluster_env = cluster_env
         self.code_digest = code_digest
         self.keeper = keeper
+        self.found: dict[str, Any] = {}  # devices, as last counted
         self.template: TemplateProcess | None = None
         self.templates = asyncio.Lock()
         self.attempts: dict[str, HostAttempt] = {}
         self.keys: dict[str, bytes] = {}  # of attempts that have not started
+        # Of the agent before this one, if there was one: nobody can ask for what its ranks have left.
+        end_abandoned_ranks(self.folder, os.environ.get(MARKER, ""))
+        shutil.rmtree(self.folder / "attempts", ignore_errors=True)
         for name in ("home", "tmp", "work", "code", "files", "ranks", "attempts"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
-        threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
+        end_with_raylet(owns_ray, self._kill_ranks)
 
     # -- what is on this host
 
@@ -90,19 +96,24 @@ class Agent:
     async def facts(self) -> HostFacts:
         """Looks at this host, counting its devices in a short-lived process."""
         environment = self._environment(self.code_digest)
-        probe = await self._probe(environment)
+        if not self.found or self.accelerator == "cpu" or not self._busy():  # a rank holds its host's TPU chips
+            self.found = await count_devices(environment, self.folder / "work")
         hostname = socket.gethostname()
         return HostFacts(
             host=self.host,
             versions=versions(),
             code_digest=self.code_digest,
             flags=flags_that_matter(environment),
-            num_devices=probe["num_devices"],
-            device_kind=probe["device_kind"],
+            num_devices=self.found["num_devices"],
+            device_kind=self.found["device_kind"],
             hostname=hostname,
             resolves_to=_resolve(hostname),
             clock=time.time(),
         )
+
+    async def sockets(self) -> HostSockets:
+        """What the cluster's processes on this machine listen on."""
+        return await asyncio.to_thread(look_at_sockets, self.host, self.address, list(self.attempts.values()))
 
     async def clock(self) -> float:
         """Seconds since the epoch, by this host's clock."""
@@ -243,6 +254,11 @@ class Agent:
 
     # -- inside
 
+    def _kill_ranks(self) -> None:
+        """At once: a frozen one cannot see that this process ends, nor can its children."""
+        for attempt in list(self.attempts.values()):
+            attempt.process.kill()
+
     def _code(self, digest: str) -> Path:
         return self.folder / "code" / digest
 
@@ -261,27 +277,8 @@ class Agent:
             cluster_env=self.cluster_env,
         )
 
-    async def _probe(self, environment: dict[str, str]) -> dict[str, Any]:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "launcher.rank.probe",
-            env=environment,
-            cwd=self.folder / "work",
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        try:
-            output, errors = await asyncio.wait_for(process.communicate(), PROBE_TIMEOUT_S)
-        except TimeoutError:
-            process.kill()
-            await process.wait()
-            return {"num_devices": -1, "device_kind": f"the device probe did not answer within {PROBE_TIMEOUT_S:g} s"}
-        if process.returncode:
-            lines = errors.decode(errors="replace").strip().splitlines() or ["no message"]
-            return {"num_devices": -1, "device_kind": f"the device probe failed: {lines[-1]}"}
-        found: dict[str, Any] = json.loads(output.decode().strip().splitlines()[-1])
-        return found
+    def _busy(self) -> bool:
+        return any(attempt.process.running for attempt in self.attempts.values())
 
 
 def _store_file(folder: Path, name: str, data: bytes) -> None:

@@ -35,6 +35,7 @@ class RankTask:
         own_disk: `storage` lies on the head's disk, which no other host reaches: each keeps its files on its own disk,
             and its agent copies them there.
         replay: `step` and `blocks` whose fingerprints to tell there, see `launcher.replay`; None: nothing is asked.
+        environment: variables of this rank in this attempt, see `cluster.slices.rank_variables`.
         certificate: what the rank shows its peers; added when its agent has asked for it.
     """
 
@@ -59,6 +60,7 @@ class RankTask:
     watch_launches: bool = False
     own_disk: bool = False
     replay: Mapping[str, Any] | None = None
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     certificate: RankCertificate | None = None
 
 
@@ -67,7 +69,7 @@ def tasks_for(
     attempt: int,
     storage: str,
     *,
-    num_ranks: int,
+    environments: Sequence[Mapping[str, str]],
     devices_per_host: int,
     own_disk: bool,
     replay: Mapping[str, Any] | None,
@@ -78,7 +80,7 @@ def tasks_for(
         spec: of the job.
         attempt: number of the attempt; it gets a new id each time, even where its number is an old one's.
         storage: folder or URL of the job's checkpoints.
-        num_ranks: how many hosts take part.
+        environments: one a rank, as in `RankTask`.
         devices_per_host: says which rank a fault on a device falls to.
         own_disk, replay: as in `RankTask`.
     """
@@ -91,7 +93,7 @@ def tasks_for(
             attempt=attempt,
             resume=attempt > 1,
             rank=rank,
-            num_ranks=num_ranks,
+            num_ranks=len(environments),
             workload=spec.workload,
             settings=spec.settings,
             files={param: (file.sha256, file.name) for param, file in spec.files.items()},
@@ -107,8 +109,9 @@ def tasks_for(
             watch_launches=spec.watch_launches,
             own_disk=own_disk,
             replay=replay,
+            environment=environment,
         )
-        for rank in range(num_ranks)
+        for rank, environment in enumerate(environments)
     ]
 
 

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from cluster.errors import ClusterError
 from cluster.place_code import Code
 from cluster.provider import Provider, Say, provider_for
+from cluster.ray_spec import RayProviderSpec
 from cluster.record import Cluster, cluster_names, load_spec, save_spec
+from cluster.slices import slice_problems
 from cluster.spec import ClusterSpec
 from launcher.attempt import HostFacts
 from launcher.code_copy import CodeFile, digest_code, pack, read_code, source_root
@@ -98,8 +100,12 @@ def down(name: str, *, force: bool, say: Say, purge: bool = False) -> list[str]:
         except FailureError as error:
             say(f"{error}; ending the cluster all the same")
     files = read_code(source_root())
-    with contextlib.closing(provider_for(load_spec(name))) as provider:
-        return _delete(provider, name, _packed(files), "the cluster went down while the job ran", purge=purge)
+    spec = load_spec(name)
+    with contextlib.closing(provider_for(spec)) as provider:
+        left = _delete(provider, name, _packed(files), "the cluster went down while the job ran", purge=purge)
+    if isinstance(spec.provider, RayProviderSpec):
+        say(f"detached; the Ray at {spec.provider.address} is left as it was")
+    return left
 
 
 def _existing(provider: Provider, spec: ClusterSpec) -> Cluster | None:
@@ -118,7 +124,7 @@ def _existing(provider: Provider, spec: ClusterSpec) -> Cluster | None:
 
 
 def _as_asked(cluster: Cluster, spec: ClusterSpec) -> Cluster:
-    if cluster.spec != spec:
+    if not spec.is_met_by(cluster.spec):
         raise UserError(_describe_change(cluster.spec, spec))
     return cluster
 
@@ -145,10 +151,11 @@ def _bring_up(
     starters: list[Starter] = []
     try:
         cluster = provider.create(code, say, lambda: starters.append(Starter(provider, code)))
+        _require_whole_slices(cluster)
         cluster = dataclasses.replace(cluster, launcher_digest=digest_launcher(files))
         say("starting an agent on each host and counting its devices")
         facts = starters[0].start(cluster, code.digest)
-        differences = compare(facts, spec.devices_per_host)
+        differences = compare(facts, spec.devices_per_host, spec.jax_hardware)
         _require_alike(spec, differences)
         return provider.attach(cluster), facts, differences
     except BaseException:
@@ -156,6 +163,15 @@ def _bring_up(
             starter.end()
         _delete(provider, spec.name, code, "the cluster did not come up")
         raise
+
+
+def _require_whole_slices(cluster: Cluster) -> None:
+    found = slice_problems(cluster.spec.hardware, {host.name: host.place for host in cluster.hosts})
+    if found:
+        raise FailureError(
+            f"cluster {cluster.name!r}: its hosts are not whole slices of {cluster.spec.accelerator}, so nothing was "
+            "left running:\n" + "\n".join(f"  {problem}" for problem in found)
+        )
 
 
 def _require_alike(spec: ClusterSpec, differences: Sequence[Difference]) -> None:

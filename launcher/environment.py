@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cluster.processes import MARKER
+from cluster.slices import MEGASCALE
 from workloads.registry import WORKLOADS
 
 # How long an agent lives without its supervisor, and a rank without its agent. Longer where there is a network between
 # them: a connection that was cut for 8 s is back after 13, because TCP tries again after pauses that double.
 LEASE_S = float(os.environ.get("SPMD_LAUNCH_LEASE_S", "10"))
-NAMESPACE = "spmd-launch"  # of our actors in Ray
+JAX_PLATFORMS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
 
 
 def preimports() -> str:
@@ -32,16 +33,17 @@ def rank_environment(
     Args:
         host_folder: ours on this host's disk; home, temporary and working folders lie below it.
         code: the copy of our packages that the rank imports.
-        accelerator: as in the cluster file.
+        accelerator: its kind, see `cluster.accelerators`; JAX takes its platform, or fails: never another one.
         devices_per_host: emulated devices, where the accelerator is `cpu`.
         cluster_env: `env` of the cluster file.
     """
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "SPMD_LAUNCH_"))}
+    others = ("RAY_", "SPMD_LAUNCH_", MEGASCALE)  # an attempt over several slices brings MEGASCALE variables of its own
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(others)}
     environment = inherited | dict(cluster_env)
     if accelerator == "cpu":
         flags = environment.get("XLA_FLAGS", "")
         environment["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={devices_per_host}".strip()
-        environment["JAX_PLATFORMS"] = "cpu"
+    environment["JAX_PLATFORMS"] = JAX_PLATFORMS[accelerator]
     return environment | {
         "HOME": str(host_folder / "home"),
         "TMPDIR": str(host_folder / "tmp"),

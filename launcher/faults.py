@@ -4,12 +4,22 @@ They are for users who want to see their own job recover, and for our tests; `la
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launcher.errors import UserError
 from workloads.params import nearest
 
+WHOLE = re.compile(r"[0-9]{1,15}")
+# What the values of options that are numbers look like.
+NUMBERS = {
+    "seconds": re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?"),
+    "factor": re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?"),
+    "code": re.compile(r"[0-9]{1,3}"),
+    "index": re.compile(r"any|[0-9]{1,15}"),
+    "bit": re.compile(r"any|[0-9]{1,3}"),
+}
 RANK, HOST, DEVICE, NOWHERE = "rank", "host", "device", ""
 
 
@@ -115,6 +125,9 @@ def parse_fault(text: str) -> Fault:
     if missing:
         raise UserError(f"--inject {text!r}: {' and '.join(f'{key}=N' for key in missing)} missing")
     attempt = values.get("attempt", "1")
+    for key, value in values.items():
+        if key in NUMBERS and not NUMBERS[key].fullmatch(value):
+            raise UserError(f"--inject {text!r}: {key}={value} is not a number that fits")
     return Fault(
         kind=words[0],
         place=_whole(text, kind.where, values.get(kind.where, "0")),
@@ -124,13 +137,15 @@ def parse_fault(text: str) -> Fault:
     )
 
 
-def check_faults(faults: Sequence[Fault], num_hosts: int, devices_per_host: int) -> None:
-    """Refuses faults for ranks, hosts or devices that the job does not have.
+def check_faults(faults: Sequence[Fault], num_hosts: int, devices_per_host: int, owns_ray: bool = True) -> None:
+    """Refuses faults for ranks, hosts or devices that the job does not have, and those of a Ray that is not ours.
 
     Raises:
         UserError: naming the fault and what there is.
     """
     for fault in faults:
+        if not owns_ray and fault.kind in ("kill-raylet", "kill-supervisor", "kill-holder"):
+            raise UserError(f"--inject {fault.kind}: the Ray of this cluster is not ours, and others use it")
         where = KINDS[fault.kind].where
         count = num_hosts * devices_per_host if where == DEVICE else num_hosts
         if fault.place >= count:
@@ -138,6 +153,6 @@ def check_faults(faults: Sequence[Fault], num_hosts: int, devices_per_host: int)
 
 
 def _whole(text: str, key: str, value: str) -> int:
-    if not value.isdecimal():
+    if not WHOLE.fullmatch(value):
         raise UserError(f"--inject {text!r}: {key}={value} is not a whole number")
     return int(value)

@@ -27,6 +27,7 @@ RETRY_S = 0.3
 START_TIMEOUT_S = 60.0
 STACKS_TIMEOUT_S = 5.0
 MAX_STACKS_IN_TEXT = 3
+STANDING = ("silent", "stuck", "together")  # findings that stacks explain
 STOP_TIMEOUT_S = 10.0
 LOOK_TIMEOUT_S = 3.0
 
@@ -112,7 +113,7 @@ class Gang:
             why = AGENT_RESTARTED
         if not knows and not rank.ended:
             self._end_badly(rank, lost=why)
-            rank.ended = self.watch.ranks()[rank.rank].host_silent_s > LEASE_S
+            rank.ended = self.watch.host_silent_s(rank.rank) > LEASE_S
 
     async def _follow(self, rank: RankStatus) -> None:
         try:
@@ -194,15 +195,17 @@ class Gang:
 
     async def _watch(self) -> None:
         """Tells what the watchdog finds; what cannot go on is ended, its stacks having been taken."""
-        async for finding in self.watch.findings():
-            text = finding.text
-            if finding.kind in ("silent", "stuck", "together"):
-                stacks = await self.take_stacks()
-                text += "".join(_stands_at(rank, stacks) for rank in finding.ranks[:MAX_STACKS_IN_TEXT])
-            details = {"type": "watchdog", "finding": finding.kind, "text": text, "fatal": finding.fatal}
-            self._hear(finding.ranks[0], {**details, "ranks": list(finding.ranks)})
-            if finding.fatal:
-                self._give_up(finding, text)
+        async for findings in self.watch.findings():
+            standing = any(finding.kind in STANDING for finding in findings)
+            stacks = await self.take_stacks() if standing else {}  # once, however many ranks are silent
+            for finding in findings:
+                text = finding.text
+                if finding.kind in STANDING:
+                    text += "".join(_stands_at(rank, stacks) for rank in finding.ranks[:MAX_STACKS_IN_TEXT])
+                details = {"type": "watchdog", "finding": finding.kind, "text": text, "fatal": finding.fatal}
+                self._hear(finding.ranks[0], {**details, "ranks": list(finding.ranks)})
+                if finding.fatal:
+                    self._give_up(finding, text)
 
     async def take_stacks(self) -> dict[int, str]:
         """The stacks of all ranks that run, in a few seconds at most; they are also kept with the job's logs."""

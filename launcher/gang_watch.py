@@ -24,6 +24,7 @@ class GangWatch:
         now = time.monotonic()
         self._bounds = bounds or Bounds()
         self._timelines = [Timeline(rank, host, now) for rank, host in enumerate(hosts)]
+        self._stand_from_s = 0.0  # what the ranks are still to be told by `Timeline.stand_from`
         self._told: dict[tuple[str, bool, tuple[int, ...]], list[tuple[int, int]]] = {}
 
     def hear(self, rank: int, news: HostNews) -> None:
@@ -33,23 +34,30 @@ class GangWatch:
         that double: ranks may wait for theirs for as long again as the agent was silent.
         """
         now = time.monotonic()
-        silent_s = self._timelines[rank].at(now).host_silent_s
+        silent_s = self._timelines[rank].host_silent_s(now)
         self._timelines[rank].hear(now, news)
-        if silent_s > ANSWERS_S:
-            for timeline in self._timelines:
-                timeline.stand_from(now + silent_s)
+        if silent_s > ANSWERS_S:  # all are told at the next look: many hosts may come back at one moment
+            self._stand_from_s = max(self._stand_from_s, now + silent_s)
 
     def finish(self, rank: int, *, ended: bool) -> None:
         """A rank has given its result, or its process has ended."""
         self._timelines[rank].finish(ended=ended)
 
+    def host_silent_s(self, rank: int) -> float:
+        """Seconds since a rank's agent last answered."""
+        return self._timelines[rank].host_silent_s(time.monotonic())
+
     def ranks(self) -> list[RankProgress]:
         """Where every rank is now."""
         now = time.monotonic()
+        if self._stand_from_s:
+            for timeline in self._timelines:
+                timeline.stand_from(self._stand_from_s)
+            self._stand_from_s = 0.0
         return [timeline.at(now) for timeline in self._timelines]
 
-    async def findings(self) -> AsyncIterator[Finding]:
-        """New findings as they come, for ever."""
+    async def findings(self) -> AsyncIterator[list[Finding]]:
+        """The new findings of each look, for ever; those of one look come together."""
         while True:
             asleep = time.monotonic()
             await asyncio.sleep(PERIOD_S)
@@ -57,8 +65,7 @@ class GangWatch:
             if late_s > STALL_S:
                 for timeline in self._timelines:
                     timeline.forgive(late_s)
-            for finding in self.look():
-                yield finding
+            yield self.look()
 
     def look(self) -> list[Finding]:
         """Findings that have not been told, or whose ranks have moved since; a slow rank is told of once."""

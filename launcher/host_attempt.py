@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -37,6 +38,7 @@ class HostAttempt:
         self.black_box = folder / "launches"
         self._oom_kills = oom_kills()
         self.ended = asyncio.Event()
+        self.coordinator: Message | None = None  # where this rank has told that it serves, if it does
         self._events: list[Message] = []  # those that the supervisor may not have received
         self._num_dropped = 0
         self._progress: Message | None = None
@@ -70,6 +72,8 @@ class HostAttempt:
         elif message["type"] == "ask":
             keep(self._answer(message))
         else:
+            if message["type"] == "coordinator":
+                self.coordinator = message
             self._add(message)
 
     async def _answer(self, question: Message) -> None:
@@ -112,6 +116,7 @@ class HostAttempt:
             position = self._pass_on_log(position)
         self._pass_on_log(position)
         end = waiter.result()
+        shutil.rmtree(self.folder / "tls", ignore_errors=True)  # its key is of no use now, but to a thief
         # The kernel counts what it kills on this host for want of memory, not whom: beside a SIGKILL that is enough.
         out_of_memory = end.code == -signal.SIGKILL and oom_kills() > self._oom_kills
         memory = {"peak_bytes": end.peak_bytes, "host_bytes": host_bytes()}

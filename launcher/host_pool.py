@@ -16,25 +16,33 @@ class HostPool:
 
     Attributes:
         agents: Ray handles by host, in the order of ranks; spares come last.
+        units: the same hosts, in groups that a job gets as a whole (`cluster.slices.rank_units`).
         held: `{host: job that holds it}`.
         lost: hosts whose agents did not answer when last asked.
         suspects: `{host: why}`: hosts that a vote of copies, or a replay, has named; they are given out last.
     """
 
-    def __init__(self, agents: Mapping[str, Any]):
-        self.agents = dict(agents)
+    def __init__(self, agents: Mapping[str, Any], units: Sequence[tuple[str, ...]] | None = None):
+        self.units = [(host,) for host in agents] if units is None else list(units)
+        self.agents = {host: agents[host] for unit in self.units for host in unit}
         self.held: dict[str, str] = {}
         self.lost: set[str] = set()
         self.suspects: dict[str, str] = {}
 
-    def order(self) -> list[str]:
-        """Hosts that jobs may be given, best first."""
-        alive = [host for host in self.agents if host not in self.lost]
-        return sorted(alive, key=lambda host: host in self.suspects)
+    def order(self) -> list[tuple[str, ...]]:
+        """Units that jobs may be given, best first; one that has lost a host is none."""
+        whole = [unit for unit in self.units if not self.lost.intersection(unit)]
+        return sorted(whole, key=lambda unit: not self.suspects.keys().isdisjoint(unit))
+
+    def with_units(self, hosts: Iterable[str]) -> tuple[str, ...]:
+        """These hosts and those that cannot be used without them."""
+        named = set(hosts)
+        return tuple(host for unit in self.units if named.intersection(unit) for host in unit)
 
     def in_rank_order(self, hosts: Iterable[str]) -> list[str]:
         """These hosts as ranks count them: always alike, whichever are suspected."""
-        return sorted(hosts, key=list(self.agents).index)
+        wanted = set(hosts)
+        return [host for host in self.agents if host in wanted]
 
     def take(self, job: str, hosts: Sequence[str]) -> None:
         """Gives these hosts to a job, instead of those that it holds."""
@@ -45,7 +53,7 @@ class HostPool:
         self.held = {host: holder for host, holder in self.held.items() if holder != job}
 
     async def available(self, job: str, expected: Iterable[str], patience_s: float) -> list[str]:
-        """Hosts that are alive and that no other job holds, in the order of ranks.
+        """Hosts that are alive, with all of their unit, and that no other job holds, in the order of ranks.
 
         Args:
             job: which asks.
@@ -53,11 +61,12 @@ class HostPool:
             patience_s: how long.
         """
         mine = [host for host in self.agents if self.held.get(host, job) == job]
-        waits = {host: patience_s if host in set(expected) else 0.0 for host in mine}
+        patient = set(expected)
+        waits = {host: patience_s if host in patient else 0.0 for host in mine}
         alive = await asyncio.gather(*(self._answers(host, waits[host]) for host in mine))
         found = {host for host, answers in zip(mine, alive, strict=True) if answers}
         self.lost = (self.lost - set(mine)) | (set(mine) - found)
-        return [host for host in self.agents if host in found]
+        return [host for unit in self.units if found.issuperset(unit) for host in unit]
 
     async def look_for_lost(self) -> bool:
         """Asks the lost hosts once more, as one that was cut off joins again; returns whether one is back."""

@@ -22,6 +22,7 @@ from cluster.record import home, write_json
 from launcher.job import InputFile, JobSpec, JobState
 
 FORMAT = 1
+MAX_OPEN = 64  # files of a job that are held open: each rank of each attempt has a log
 
 
 def jobs_folder() -> Path:
@@ -89,10 +90,12 @@ class JobFolder:
         self.append_text(file, json.dumps(value, separators=(",", ":")) + "\n")
 
     def append_text(self, file: str, text: str) -> None:
-        if file not in self._open:
-            self._open[file] = (self.path / file).open("a")
-        self._open[file].write(text)
-        self._open[file].flush()
+        opened = self._open.pop(file, None) or (self.path / file).open("a")
+        self._open[file] = opened  # the last one used is the last one closed
+        opened.write(text)
+        opened.flush()
+        if len(self._open) > MAX_OPEN:
+            self._open.pop(next(iter(self._open))).close()
 
     def close(self) -> None:
         for file in self._open.values():

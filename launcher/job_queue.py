@@ -13,7 +13,7 @@ class Waiting:
 
 
 def next_to_start(
-    queue: Sequence[Waiting], hosts: Sequence[str], held: Mapping[str, str]
+    queue: Sequence[Waiting], units: Sequence[tuple[str, ...]], held: Mapping[str, str]
 ) -> tuple[str, list[str]] | None:
     """The job that may start now, and on which hosts.
 
@@ -21,7 +21,7 @@ def next_to_start(
 
     Args:
         queue: in the order of submission.
-        hosts: every host that is alive, best first.
+        units: hosts that a job gets all together or not at all (a TPU slice, or one host), best first; all alive.
         held: `{host: job that holds it}`.
 
     Returns:
@@ -30,5 +30,8 @@ def next_to_start(
     if not queue:
         return None
     first = queue[0]
-    free = [host for host in hosts if host not in held]
-    return (first.name, free[: first.num_hosts]) if len(free) >= first.num_hosts else None
+    chosen: list[str] = []
+    for unit in units:
+        if held.keys().isdisjoint(unit) and len(chosen) + len(unit) <= first.num_hosts:
+            chosen += unit
+    return (first.name, chosen) if len(chosen) == first.num_hosts else None

@@ -49,6 +49,9 @@ class JobRecord:
 
     def snapshot(self) -> dict[str, Any]:
         """The job as `status JOB --json` gives it."""
+        return self._told() | {"hosts": list(self.hosts), "ranks": [_rank(rank) for rank in self.ranks]}
+
+    def _told(self) -> dict[str, Any]:
         return {
             "name": self.spec.name,
             "workload": self.spec.workload,
@@ -57,21 +60,16 @@ class JobRecord:
             "message": self.message,
             "notes": self.notes,
             "checkpoint_step": self.checkpoint_step,
-            "hosts": list(self.hosts),
             "seconds": round(time.monotonic() - self._submitted, 3),
-            "ranks": [
-                {
-                    "rank": rank.rank,
-                    "host": rank.host,
-                    "pid": rank.pid,
-                    "phase": rank.phase,
-                    "step": rank.step,
-                    "total": rank.total,
-                    "metrics": rank.metrics,
-                }
-                for rank in self.ranks
-            ],
         }
+
+    def glance(self) -> dict[str, Any]:
+        """What a live display shows of `snapshot`: the first rank and, if it is another, the one that is behind.
+
+        It is sent many times a second, so it does not grow with the number of ranks.
+        """
+        shown = sorted({0, min(range(len(self.ranks)), key=lambda k: self.ranks[k].step)}) if self.ranks else []
+        return self._told() | {"ranks": [_rank(self.ranks[k]) for k in shown]}
 
     # -- its life
 
@@ -178,6 +176,11 @@ class JobRecord:
                 self.verdicts.append({"rank": rank, **details})
             self.event(kind, rank=rank, **details)
         self.changed.set()
+
+
+def _rank(rank: RankStatus) -> dict[str, Any]:
+    keys = ("rank", "host", "pid", "phase", "step", "total", "metrics")
+    return {key: getattr(rank, key) for key in keys}
 
 
 def _fetched(rank: int, host: str, event: Message) -> str:

@@ -2,12 +2,15 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ray.exceptions import RayError, RayTaskError
 
+from cluster.record import Cluster
+from cluster.slices import rank_variables
 from launcher.attempt import tasks_for
 from launcher.blobs import BlobStore, ship
 from launcher.certificates import Authority
@@ -29,6 +32,9 @@ from workloads.registry import checked_config
 MAX_PORTS_LOST = 5
 HOST_RETURN_S = 4.0  # Ray starts a killed agent again in one to two seconds
 LOOK_PERIOD_S = 1.0
+# How long to wait for hosts when too few are left.
+WAIT_FOR_EMULATED_S = 60.0
+WAIT_FOR_MACHINES_S = 300.0  # one that was cut off joins again when the way is open, and that takes half a minute
 FENCE_TIMEOUT_S = 120.0  # it may have to wait for the commit of an older attempt
 
 
@@ -37,33 +43,23 @@ class JobRun:
 
     Args:
         record: what was asked for, and where to put what comes of it.
-        devices_per_host: of the cluster.
-        min_hosts: the fewest hosts to go on with after a loss.
-        wait_for_hosts_s: how long to wait where there are fewer.
+        cluster: that it runs on.
         authority: the cluster's.
         keeper: Ray handle of the head's keeper, where its checkpoints lie on the head's disk; else None.
     """
 
-    def __init__(
-        self,
-        record: JobRecord,
-        *,
-        devices_per_host: int,
-        min_hosts: int,
-        wait_for_hosts_s: float,
-        authority: Authority,
-        keeper: Any | None = None,
-    ):
+    def __init__(self, record: JobRecord, cluster: Cluster, authority: Authority, keeper: Any | None = None):
         spec = record.spec
         self.record = record
         self.spec = spec
-        self.devices_per_host = devices_per_host
-        self.min_hosts = min(min_hosts, spec.num_hosts)
+        self.cluster = cluster
+        self.devices_per_host = cluster.spec.devices_per_host
+        self.min_hosts = min(cluster.spec.min_hosts or cluster.spec.num_hosts, spec.num_hosts)
         self.policy = Policy(
             max_failures=spec.max_failures,
             max_preemptions=spec.max_preemptions,
             on_divergence=OnDivergence(spec.on_divergence),
-            wait_for_hosts_s=wait_for_hosts_s,
+            wait_for_hosts_s=WAIT_FOR_EMULATED_S if cluster.spec.provider.shares_disk else WAIT_FOR_MACHINES_S,
         )
         self.keeper = keeper
         self.authority = authority
@@ -120,7 +116,7 @@ class JobRun:
         while not self.cancelled.is_set():
             available = await pool.available(self.spec.name, () if waits else self.record.hosts, HOST_RETURN_S)
             decision = decide(
-                self.record.ends,
+                [dataclasses.replace(end, suspects=pool.with_units(end.suspects)) for end in self.record.ends],
                 policy=self.policy,
                 hosts=self.record.hosts,
                 available=available,
@@ -179,8 +175,10 @@ class JobRun:
         self._suspects |= dict.fromkeys(hosts, f"job {self.spec.name}: {why.splitlines()[0]}")
 
     def _sizes(self) -> list[int]:
-        """Numbers of hosts that the job may run on: those that its parameters fit."""
-        return [self.spec.num_hosts, *(n for n in range(self.min_hosts, self.spec.num_hosts) if self._fits(n))]
+        """Numbers of hosts that the job may run on: whole slices that its parameters fit."""
+        whole = self.cluster.spec.hardware.hosts_per_slice
+        fewer = [n for n in range(self.min_hosts, self.spec.num_hosts) if n % whole == 0 and self._fits(n)]
+        return [self.spec.num_hosts, *fewer]
 
     def _fits(self, num_hosts: int) -> bool:
         files = {param: file.name for param, file in self.spec.files.items()}
@@ -191,6 +189,11 @@ class JobRun:
             return False
         return True
 
+    def _environments(self, hosts: Sequence[str]) -> list[dict[str, str]]:
+        """What tells each rank of its place among several slices."""
+        known = {host.name: host for host in self.cluster.hosts}
+        return rank_variables([known[host].place for host in hosts], [known[host].address for host in hosts])
+
     async def _run_attempt(self, hosts: Sequence[str], agents: Sequence[Any]) -> FirstCause | None:
         """One attempt; returns why it ended badly, or None if it did not, or if only the port was lost."""
         self.record.attempt += 1
@@ -199,7 +202,7 @@ class JobRun:
             self.spec,
             self.record.attempt,
             storage,
-            num_ranks=len(hosts),
+            environments=self._environments(hosts),
             devices_per_host=self.devices_per_host,
             own_disk=self.keeper is not None,
             replay=self._replay(len(hosts)),

@@ -9,11 +9,10 @@ import asyncio
 import collections
 import dataclasses
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
-from launcher.process_watch import end_with_parent
+from launcher.process_watch import end_with_raylet
 from workloads.durable import as_path
 from workloads.fence import check_fence, write_fence
 from workloads.storage.commit import begin_step, commit_step
@@ -97,9 +96,9 @@ class Keeper:
 class KeeperActor(Keeper):
     """Runs on the head as an async Ray actor, whose process ends with its raylet."""
 
-    def __init__(self) -> None:
+    def __init__(self, owns_ray: bool) -> None:
         super().__init__()
-        threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
+        end_with_raylet(owns_ray)
 
 
 def _put(claim: Claim, path: str, offset: int, data: bytes, facts: dict[str, Any] | None) -> None:

@@ -40,15 +40,18 @@ class LaunchLedger:
         self._known: dict[int, Launches] = {}
         self._digests: dict[int, dict[int, str]] = {}  # {number of launches: {rank: digest}}
         self._reports: dict[tuple[int, int], dict[int, int]] = {}  # {(step, how often before): {rank: launches}}
-        self._times_reported: collections.Counter[tuple[int, int]] = collections.Counter()  # of (rank, step)
+        self._rounds: collections.Counter[int] = collections.Counter()  # times that all ranks have reported a step
+        self._times_reported: collections.Counter[tuple[int, int]] = collections.Counter()  # of (rank, step), beyond
         self._last_step: dict[int, int] = {}  # that a rank has reported
-        self._next_reports: dict[int, dict[int, tuple[int, int]]] = collections.defaultdict(dict)  # see `_hear_next`
+        self._fewest_next: dict[int, tuple[int, int, int]] = {}  # see `_hear_next`
         self._at: dict[int, tuple[int, int]] = {}  # {rank: (last step, launches)}, by its own latest word
+        self._leader: int | None = None  # the rank of which the most launches are known
+        self._heard = 0
 
     def hear_report(self, rank: int, report: Mapping[str, Any]) -> str:
         """Takes a `report` event as a rank sent it; returns `difference`."""
         step, launches = int(report["step"]), int(report["launches"])
-        time = self._times_reported[rank, step]
+        time = self._rounds[step] + self._times_reported[rank, step]
         self._times_reported[rank, step] += 1
         numbers = self._reports.setdefault((step, time), {})
         numbers[rank] = launches
@@ -56,9 +59,20 @@ class LaunchLedger:
             del self._reports[next(iter(self._reports))]
         self.hear(rank, launches, str(report["launch_hash"]), report["tail"])
         self._hear_next(rank, step, launches)
-        if not self.difference and len(set(numbers.values())) > 1:
+        if not self.difference and launches != next(iter(numbers.values())):
             self.difference = describe_counts(step, numbers)
+        if len(numbers) == self._num_ranks:
+            self._close_round(step, time)
         return self.difference
+
+    def _close_round(self, step: int, time: int) -> None:
+        """All ranks have reported a step so many times: one number says it, instead of one for each rank."""
+        self._reports.pop((step, time), None)
+        self._rounds[step] += 1
+        for rank in range(self._num_ranks):
+            self._times_reported[rank, step] -= 1
+            if not self._times_reported[rank, step]:
+                del self._times_reported[rank, step]
 
     def hear(self, rank: int, launches: int, digest: str, tail: Sequence[Sequence[object]]) -> str:
         """Takes what a rank says at any other time, such as its watchdog while it hangs; returns `difference`.
@@ -73,15 +87,30 @@ class LaunchLedger:
         digests = self._digests.setdefault(launches, {})
         digests[rank] = digest
         if not self.difference:
-            found = first_difference({known: (log.start, log.runs) for known, log in self._known.items()})
+            found = self._compare_with_leader(rank)
             if found is not None:
                 self.difference = describe_difference(*found)
-            elif len(set(digests.values())) > 1:  # in what was dropped to bound the memory
+            elif digest != next(iter(digests.values())):  # in what was dropped to bound the memory
                 ranks = " and ".join(f"rank {known}" for known in sorted(digests))
                 self.difference = f"one of the first {launches} launches: {ranks} have launched different programs"
-        if not self.difference:
+        self._heard += 1
+        if not self.difference and self._heard % self._num_ranks == 0:  # it looks at all ranks
             self._forget_common()
         return self.difference
+
+    def _compare_with_leader(self, rank: int) -> tuple[int, dict[int, str]] | None:
+        """Where this rank parts from the others. All have been seen to agree with the leader, so it stands for them."""
+        leader = rank if self._leader is None else self._leader
+        if self._leader is None or self._known[rank].count > self._known[leader].count:
+            self._leader = rank
+        found = first_difference({known: self._tail(known) for known in (leader, rank)}) if rank != leader else None
+        if found is None:
+            return None
+        return first_difference({known: self._tail(known) for known in self._known}) or found
+
+    def _tail(self, rank: int) -> tuple[int, Sequence[Run]]:
+        log = self._known[rank]
+        return log.start, log.runs
 
     def hear_progress(self, rank: int, step: int, launches: int) -> str:
         """Takes where a rank is, by one word of its own about both; returns `difference`.
@@ -92,26 +121,28 @@ class LaunchLedger:
             launches: how many, not later than that word about the step.
         """
         self._at[rank] = (step, launches)
-        self._compare_next()
+        self._compare_next(rank)
         return self.difference
 
     def _hear_next(self, rank: int, step: int, launches: int) -> None:
-        """Keeps `{step: (the step reported next, launches there)}` of a rank."""
+        """Keeps `{step: (fewest launches at the report after it, that report's step, the rank)}`."""
         last, self._last_step[rank] = self._last_step.get(rank), step
-        if last is not None and last < step:
-            reports = self._next_reports[rank]
-            reports[last] = (step, launches)
-            if len(reports) > MAX_REPORTS:
-                del reports[next(iter(reports))]
-            self._compare_next()
+        if last is None or last >= step:
+            return
+        known = self._fewest_next.get(last)
+        if known is None or launches < known[0]:
+            self._fewest_next[last] = (launches, step, rank)
+            if len(self._fewest_next) > MAX_REPORTS:
+                del self._fewest_next[next(iter(self._fewest_next))]
+            for behind in self._at:
+                self._compare_next(behind)
 
-    def _compare_next(self) -> None:
-        for behind, (step, launches) in self._at.items():
-            for ahead, reports in self._next_reports.items():
-                next_step, theirs = reports.get(step, (0, launches))
-                if launches > theirs and not self.difference:
-                    counts = f"rank {ahead} {theirs}, rank {behind} {launches} or more"
-                    self.difference = f"launches at the report of step {next_step}: {counts}"
+    def _compare_next(self, behind: int) -> None:
+        step, launches = self._at[behind]
+        theirs, next_step, ahead = self._fewest_next.get(step, (launches, 0, 0))
+        if launches > theirs and not self.difference:
+            counts = f"rank {ahead} {theirs}, rank {behind} {launches} or more"
+            self.difference = f"launches at the report of step {next_step}: {counts}"
 
     def _extend(self, rank: int, news: Launches) -> None:
         known = self._known.get(rank, Launches(count=0, digest="", runs=()))

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from cluster.accelerators import CPU, Accelerator
 from launcher.attempt import HostFacts
 
 MAX_CLOCK_SKEW_S = 60.0
@@ -44,17 +45,23 @@ async def gather_facts(agents: Sequence[Any]) -> list[HostFacts]:
     return [dataclasses.replace(fact, clock=clock) for fact, clock in zip(facts, clocks, strict=True)]
 
 
-def compare(facts: Sequence[HostFacts], devices_per_host: int) -> list[Difference]:
+def compare(facts: Sequence[HostFacts], devices_per_host: int, accelerator: Accelerator = CPU) -> list[Difference]:
     """All differences, those that matter first.
 
     Args:
         facts: one a host.
         devices_per_host: as in the cluster file.
+        accelerator: what JAX is to find.
     """
     differences = [
         Difference("devices", (fact.host,), _devices(fact), f"{devices_per_host}", True)
         for fact in facts
         if fact.num_devices != devices_per_host
+    ]
+    differences += [
+        Difference("device kind", (fact.host,), fact.device_kind, _expected_kind(accelerator), True)
+        for fact in facts
+        if fact.num_devices > 0 and not accelerator.is_device(fact.device_kind)
     ]
     for package in facts[0].versions:
         differences += _odd_ones(package, {fact.host: fact.versions[package] for fact in facts})
@@ -62,7 +69,8 @@ def compare(facts: Sequence[HostFacts], devices_per_host: int) -> list[Differenc
     names = sorted({name for fact in facts for name in fact.flags})
     for name in names:
         differences += _odd_ones(name, {fact.host: fact.flags.get(name, "unset") for fact in facts})
-    differences += _odd_ones("device kind", {fact.host: fact.device_kind for fact in facts if fact.num_devices > 0})
+    right = {fact.host: fact.device_kind for fact in facts if accelerator.is_device(fact.device_kind)}
+    differences += _odd_ones("device kind", right)  # two sorts of A100, say
     middle = sorted(fact.clock for fact in facts)[len(facts) // 2]
     differences += [
         Difference("clock", (fact.host,), f"{fact.clock - middle:+.0f} s", "that of the others (only log times)", False)
@@ -93,3 +101,8 @@ def _odd_ones(what: str, values: dict[str, str]) -> list[Difference]:
 
 def _devices(fact: HostFacts) -> str:
     return f"{fact.num_devices}" if fact.num_devices >= 0 else fact.device_kind
+
+
+def _expected_kind(accelerator: Accelerator) -> str:
+    kinds = " or ".join(accelerator.device_kinds)
+    return kinds if accelerator.kind == "cpu" else f"{kinds}, as {accelerator.name} has"

@@ -2,7 +2,9 @@
 
 import os
 import signal
+import threading
 import time
+from collections.abc import Callable
 
 import psutil
 
@@ -12,25 +14,31 @@ PERIOD_S = 0.2
 PERIODS_PER_LOOK = 25
 
 
-def end_with_parent(parent: int) -> None:
-    """Watches the parent, for ever, and ends with it; run it in a daemon thread.
-
-    The parent's other children end too: Ray's own agents outlive their raylet by minutes, and when the holder was
-    killed nobody else is left to end them.
+def end_with_raylet(owns_ray: bool, at_last: Callable[[], None] = lambda: None) -> None:
+    """From now on this process, a child of the raylet, ends when that has.
 
     Args:
-        parent: pid of the raylet, which forked this process.
+        owns_ray: whether the raylet is ours. Then its other children end too: Ray's own agents outlive it by minutes,
+            and when the holder was killed nobody else is left to end them. Else they are other people's.
+        at_last: called before this process ends.
     """
+    threading.Thread(target=_watch, args=(os.getppid(), owns_ray, at_last), daemon=True).start()
+
+
+def _watch(parent: int, owns_ray: bool, at_last: Callable[[], None]) -> None:
     siblings: set[ProcessId] = set()
     periods = 0
     while os.getppid() == parent:
-        if periods % PERIODS_PER_LOOK == 0:
+        if owns_ray and periods % PERIODS_PER_LOOK == 0:
             siblings = _children(parent) or siblings
         periods += 1
         time.sleep(PERIOD_S)
     for sibling in siblings:
         sibling.signal(signal.SIGKILL)
-    os._exit(1)
+    try:
+        at_last()
+    finally:
+        os._exit(1)
 
 
 def _children(parent: int) -> set[ProcessId]:

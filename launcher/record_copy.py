@@ -17,20 +17,23 @@ from launcher.protocol import Connection, Message
 
 PIECE = 4 * 2**20
 RECORD = "job.json"
-WHOLE = ".copied"  # in a copy whose job has ended, and all of it is here
+INPUTS = "inputs/"  # a client has brought them itself, and asks for them only to resume
 Stats = Mapping[str, Mapping[str, tuple[int, int]]]  # {job: {path: (size, mtime_ns)}}
 
 
 # -- on the client
 
 
-def refresh(cluster: Cluster, names: list[str] | None = None, *, only_records: bool = False) -> None:
+def refresh(
+    cluster: Cluster, names: list[str] | None = None, *, only_records: bool = False, inputs: bool = False
+) -> None:
     """Copies what is new on a remote cluster; nothing where this machine is the head.
 
     Args:
         cluster: that is up.
         names: of jobs; None: all jobs of the cluster.
         only_records: only what jobs are and how they stand; not their logs and results.
+        inputs: also the files that jobs were given.
 
     Raises:
         FailureError: the supervisor does not answer.
@@ -39,7 +42,7 @@ def refresh(cluster: Cluster, names: list[str] | None = None, *, only_records: b
         return
     known = names if names is not None else [job.name for job in all_jobs()]
     request = {"op": "record", "names": names, "have": {name: _stats(jobs_folder() / name) for name in known},
-               "only_records": only_records}  # fmt: skip
+               "only_records": only_records, "inputs": inputs}  # fmt: skip
     with Connection(cluster.socket) as connection:
         answer = connection.ask(request)
         _store(answer)
@@ -50,8 +53,6 @@ def refresh(cluster: Cluster, names: list[str] | None = None, *, only_records: b
 def refresh_job(name: str) -> None:
     """Copies what is new of one job, from the remote cluster that it is on, or from whichever has it."""
     folder = JobFolder(jobs_folder() / name)
-    if (folder.path / WHOLE).exists():
-        return
     if folder.exists():
         cluster = Cluster.load(folder.job()["cluster"])
         clusters = [cluster] if cluster is not None and cluster.is_remote and cluster.alive() else []
@@ -69,8 +70,6 @@ def _store(answer: Message) -> None:
     if answer["path"] == RECORD:
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / RECORD, answer["record"])
-        if answer["whole"]:
-            (folder / WHOLE).touch()
         return
     target = folder / _safe(answer["path"])
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -91,22 +90,22 @@ def _safe(path: str) -> str:
 # -- on the head
 
 
-def news(cluster: str, names: list[str] | None, have: Stats, only_records: bool) -> Iterator[Message]:
-    """What a client lacks of the jobs of a cluster, piece by piece."""
+def news(cluster: str, request: Message) -> Iterator[Message]:
+    """What a client lacks of the jobs of a cluster, piece by piece, as `refresh` asks for it."""
+    names, have = request["names"], request["have"]
     for folder in all_jobs():
         job = folder.job()
         if job["cluster"] != cluster or (names is not None and folder.name not in names):
             continue
-        if not only_records:
-            yield from _files(folder, have.get(folder.name, {}))
-        whole = folder.state().ended and not only_records
-        yield {"job": folder.name, "path": RECORD, "record": job, "whole": whole}
+        if not request["only_records"]:
+            yield from _files(folder, have.get(folder.name, {}), request["inputs"])
+        yield {"job": folder.name, "path": RECORD, "record": job}
 
 
-def _files(folder: JobFolder, have: Mapping[str, tuple[int, int]]) -> Iterator[Message]:
+def _files(folder: JobFolder, have: Mapping[str, tuple[int, int]], inputs: bool) -> Iterator[Message]:
     for path, (size, mtime_ns) in _stats(folder.path).items():
         their_size, their_time = have.get(path, (0, 0))
-        if (size, mtime_ns) == (their_size, their_time) or path == RECORD:
+        if (size, mtime_ns) == (their_size, their_time) or path == RECORD or (path.startswith(INPUTS) and not inputs):
             continue
         offset = their_size if _grows(path) and their_size <= size else 0
         with (folder.path / path).open("rb") as file:
@@ -125,11 +124,11 @@ def _grows(path: str) -> bool:
 
 
 def _stats(folder: Path) -> dict[str, tuple[int, int]]:
-    """`{path: (size, mtime_ns)}` of all files of a job but its inputs, which a client has brought itself."""
+    """`{path: (size, mtime_ns)}` of all files of a job."""
     found: dict[str, tuple[int, int]] = {}
     for path in sorted(folder.rglob("*")) if folder.is_dir() else []:
         name = path.relative_to(folder).as_posix()
-        if path.is_file() and not path.name.startswith(".") and not name.startswith("inputs/"):
+        if path.is_file() and not path.name.startswith("."):
             state: Any = path.stat()
             found[name] = (state.st_size, state.st_mtime_ns)
     return found

@@ -1,5 +1,6 @@
 """What to do after an attempt has ended badly: a pure decision from the record of all attempts."""
 
+import collections
 import dataclasses
 import enum
 from collections.abc import Collection, Mapping, Sequence
@@ -121,18 +122,19 @@ def decide(
     if refusal:
         return Stop(why=refusal)
     good = _trusted(ends, available, sizes)
-    missing = ", ".join(host for host in hosts if host not in good)
+    old, trusted = set(hosts), set(good)
+    missing = ", ".join(host for host in hosts if host not in trusted)
     size = max((size for size in sizes if size <= len(good)), default=0)
     if size == 0:
         needed = f"{len(good)} host(s) are left and it needs {min(sizes)} (missing: {missing})"
         if waited_s < policy.wait_for_hosts_s:
             return Wait(why=f"waits for hosts: {needed}")
         return Stop(why=f"{needed}; none came within {policy.wait_for_hosts_s:g} s")
-    old_first = sorted(good, key=lambda host: host not in hosts)
-    chosen = tuple(host for host in available if host in old_first[:size])
+    best = set(sorted(good, key=lambda host: host not in old)[:size])
+    chosen = tuple(host for host in available if host in best)
     if size < len(hosts):
         return Retry(hosts=chosen, why=f"with {size} of {max(sizes)} hosts, without {missing}")
-    new = ", ".join(host for host in chosen if host not in hosts)
+    new = ", ".join(host for host in chosen if host not in old)
     return Retry(hosts=chosen, why=f"with {new} in place of {missing}" if new and missing else "")
 
 
@@ -142,8 +144,8 @@ def _trusted(ends: Sequence[AttemptEnd], available: Sequence[str], sizes: Collec
     A host that a vote has named once is left out if another can take its place: with fewer hosts the answer would have
     other bits, and one flip may have been chance. Named twice, it is left out if the job can run without it at all.
     """
-    named = [host for end in ends for host in end.suspects]
-    for suspects, enough in ((set(named), max(sizes)), ({host for host in named if named.count(host) > 1}, min(sizes))):
+    named = collections.Counter(host for end in ends for host in end.suspects)
+    for suspects, enough in ((set(named), max(sizes)), ({h for h, times in named.items() if times > 1}, min(sizes))):
         good = [host for host in available if host not in suspects]
         if suspects and len(good) >= enough:
             return good

@@ -12,9 +12,9 @@ import sys
 import threading
 from typing import Any
 
-from cluster.record import Cluster
+from cluster.record import NAMESPACE, Cluster
+from launcher.actor_options import ActorOptions
 from launcher.attempt import HostFacts
-from launcher.environment import NAMESPACE
 from launcher.errors import FailureError
 from launcher.parity import gather_facts
 from launcher.storage import probe_storage
@@ -33,8 +33,8 @@ def start_actors(cluster: Cluster, code_digest: str) -> list[HostFacts]:
         return asyncio.run(asyncio.wait_for(_start(ray, cluster, code_digest), ANSWER_TIMEOUT_S))
     except TimeoutError as error:
         raise FailureError(
-            f"cluster {cluster.name!r}: not all agents answered within {ANSWER_TIMEOUT_S:g} s; "
-            f"Ray's logs were in {cluster.run_folder}"
+            f"cluster {cluster.name!r}: not all agents answered within {ANSWER_TIMEOUT_S:g} s{_not_started(cluster)}; "
+            + (f"Ray's logs were in {cluster.run_folder}" if cluster.spec.provider.owns_ray else "see Ray's own logs")
         ) from error
     finally:
         ray.shutdown()
@@ -43,7 +43,7 @@ def start_actors(cluster: Cluster, code_digest: str) -> list[HostFacts]:
 def connect_ray(cluster: Cluster) -> Any:
     """Joins the cluster as a driver, at its explicit address; returns the module `ray`.
 
-    The environment names the cluster's own token: see `cluster.machine.ray_environment`.
+    The environment names the token: the cluster's own (`cluster.machine.ray_environment`), or the user's for their Ray.
     """
     import ray
 
@@ -58,48 +58,35 @@ def connect_ray(cluster: Cluster) -> Any:
 
 
 async def _start(ray: Any, cluster: Cluster, code_digest: str) -> list[HostFacts]:
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as OnNode
-
     from launcher.agent import Agent
     from launcher.keeper import KeeperActor
     from launcher.supervisor import Supervisor
 
-    spec = cluster.spec
-    lasting = {"lifetime": "detached", "max_restarts": -1, "namespace": NAMESPACE, "max_concurrency": 1000}
-    on_head = OnNode(cluster.hosts[0].node_id, soft=False)
+    spec, options = cluster.spec, ActorOptions(ray, cluster, code_digest)
+
+    def start(actor: type, options: dict[str, Any], *arguments: Any) -> Any:
+        return ray.remote(actor).options(**options).remote(*arguments)
+
     keeper = None
     if spec.head_disk_is_private:
-        keeper = (
-            ray.remote(KeeperActor)
-            .options(name="keeper", num_cpus=0, scheduling_strategy=on_head, max_task_retries=-1, **lasting)
-            .remote()
-        )
+        keeper = start(KeeperActor, options.keeper(), spec.provider.owns_ray)
     agents = [
-        ray.remote(Agent)
-        .options(
-            name=f"agent:{host.name}",
-            num_cpus=1,
-            # By its name, not its node's id: a host that has joined again is another node.
-            label_selector={"spmd-launch/host": host.name},
-            **lasting,
-        )
-        .remote(
+        start(
+            Agent,
+            options.agent(host),
             host.name,
             host.folder,
             host.address,
-            spec.accelerator,
+            spec.jax_hardware.kind,
             spec.devices_per_host,
             dict(spec.env),
             code_digest,
+            spec.provider.owns_ray,
             keeper,
         )
         for host in cluster.hosts
     ]
-    supervisor = (
-        ray.remote(Supervisor)
-        .options(name="supervisor", num_cpus=1, scheduling_strategy=on_head, **lasting)
-        .remote(cluster.name)
-    )
+    supervisor = start(Supervisor, options.supervisor(), cluster.name)
     serving = supervisor.ready.remote()
     archive = ray.put((cluster.folder / "blobs" / code_digest).read_bytes())
     await asyncio.gather(*(agent.put_code.remote(code_digest, archive) for agent in agents))
@@ -107,6 +94,15 @@ async def _start(ray: Any, cluster: Cluster, code_digest: str) -> list[HostFacts
     for agent in agents:
         agent.fill_standby.remote()
     return facts
+
+
+def _not_started(cluster: Cluster) -> str:
+    """Those of our actors that Ray has not placed: others have been quicker to take the CPU that was free."""
+    from cluster.ray_join import actors, state_name
+
+    ours = [a for a in actors() if a.ray_namespace == NAMESPACE and a.name.startswith(cluster.actor_name(""))]
+    waiting = [f"{actor.name} is {state_name(actor)}" for actor in ours if state_name(actor) != "ALIVE"]
+    return f" ({', '.join(waiting)})" if waiting else ""
 
 
 def _end_with_client() -> None:

@@ -12,12 +12,13 @@ from typing import Any
 
 from cluster.record import Cluster, cluster_names, running_clusters
 from launcher.code_copy import digest_code, pack, read_code, source_root
-from launcher.errors import UserError
+from launcher.errors import FailureError, UserError
 from launcher.faults import check_faults, parse_fault
 from launcher.job import NAME_RULE, InputFile, JobOptions, JobSpec, valid_name
 from launcher.job_folder import JobFolder, all_jobs, jobs_folder
 from launcher.mirror import fetch_record
 from launcher.protocol import Connection, Message
+from launcher.record_copy import refresh
 from launcher.storage import storage_root
 from launcher.version_skew import require_same_launcher
 from workloads.errors import ConfigError
@@ -61,7 +62,7 @@ def prepare(request: Request) -> Prepared:
     layout = _layout(cluster, request.num_hosts or cluster.spec.num_hosts)
     name = _job_name(request)
     faults = [parse_fault(text) for text in request.faults]
-    check_faults(faults, layout.num_hosts, layout.devices_per_host)
+    check_faults(faults, layout.num_hosts, layout.devices_per_host, cluster.spec.provider.owns_ray)
     config = _check_config(request.workload, request.settings, layout)
     settings, files, paths = _input_files(file_params(type(config)), request.settings)
     code = read_code(source_root())
@@ -95,6 +96,8 @@ def prepare_resume(name: str, settings: Mapping[str, str], cluster_name: str | N
         UserError: no such job, it has not ended, a parameter does not fit, or the cluster runs another version.
     """
     cluster = choose_cluster(cluster_name)
+    if valid_name(name):
+        refresh(cluster, [name], inputs=True)
     folder = _ended_job(name, cluster)
     old = folder.spec()
     layout = _layout(cluster, min(old.num_hosts, cluster.spec.num_hosts))
@@ -132,6 +135,12 @@ def _ended_job(name: str, cluster: Cluster) -> JobFolder:
 def _layout(cluster: Cluster, num_hosts: int) -> Layout:
     if not 1 <= num_hosts <= cluster.spec.num_hosts:
         raise UserError(f"--num-hosts {num_hosts}: cluster {cluster.name!r} has {cluster.spec.num_hosts} host(s)")
+    accelerator = cluster.spec.hardware
+    if num_hosts % accelerator.hosts_per_slice:
+        raise UserError(
+            f"--num-hosts {num_hosts}: a job gets whole slices, and one of {accelerator.name} is "
+            f"{accelerator.hosts_per_slice} hosts"
+        )
     return Layout(num_hosts=num_hosts, devices_per_host=cluster.spec.devices_per_host)
 
 
@@ -164,17 +173,27 @@ def choose_cluster(name: str | None) -> Cluster:
 
     Raises:
         UserError: none, or several, or not that one.
+        FailureError: its head cannot be reached.
     """
-    running = {cluster.name: cluster for cluster in running_clusters()}
-    if name is None:
-        if len(running) == 1:
-            return next(iter(running.values()))
-        if not running:
-            raise UserError("no cluster is up: `spmd-launch up FILE` starts one")
-        raise UserError(f"several clusters are up, say which: --cluster {' or --cluster '.join(running)}")
-    if name not in running:
-        raise UserError(f"no cluster {name!r} is up (up: {', '.join(running) or 'none'})")
-    return running[name]
+    if name is not None:
+        return _named_cluster(name)
+    running = running_clusters()
+    if len(running) == 1:
+        return running[0]
+    if not running:
+        raise UserError("no cluster is up: `spmd-launch up FILE` starts one")
+    names = " or --cluster ".join(cluster.name for cluster in running)
+    raise UserError(f"several clusters are up, say which: --cluster {names}")
+
+
+def _named_cluster(name: str) -> Cluster:
+    cluster = Cluster.load(name) if name in cluster_names() else None
+    if cluster is not None and (problem := cluster.problem()):
+        raise FailureError(f"cluster {name!r} cannot be reached: {problem}")
+    if cluster is None or not cluster.alive():
+        names = ", ".join(cluster.name for cluster in running_clusters())
+        raise UserError(f"no cluster {name!r} is up (up: {names or 'none'})")
+    return cluster
 
 
 def _job_name(request: Request) -> str:

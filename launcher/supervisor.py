@@ -6,20 +6,18 @@ supervisor that Ray has started again goes on with the jobs of the one before it
 
 import asyncio
 import contextlib
-import dataclasses
-import json
 import os
-import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
 
-from cluster.record import Cluster
+from cluster.record import NAMESPACE, Cluster
+from cluster.slices import rank_units
+from launcher import host_report
 from launcher.blobs import BlobStore
 from launcher.certificates import Authority
-from launcher.environment import NAMESPACE
+from launcher.client_server import ClientServer
 from launcher.errors import FailureError, UserError
 from launcher.host_pool import HostPool
 from launcher.job import JobSpec, JobState
@@ -27,18 +25,14 @@ from launcher.job_folder import JobFolder, all_jobs
 from launcher.job_queue import Waiting, next_to_start
 from launcher.job_record import JobRecord
 from launcher.job_run import JobRun
-from launcher.parity import gather_facts
-from launcher.process_watch import end_with_parent
-from launcher.protocol import MAX_LINE, Line, Message, error_answer
+from launcher.process_watch import end_with_raylet
+from launcher.protocol import Message
 from launcher.record_copy import news
 from launcher.storage import is_on_head, storage_for
 
 WATCH_PERIOD_S = 0.1
 LOST_PERIOD_S = 2.0
 FACTS_TIMEOUT_S = 120.0
-# How long a job waits for hosts when too few are left.
-WAIT_FOR_EMULATED_S = 60.0
-WAIT_FOR_MACHINES_S = 300.0  # one that was cut off joins again when the way is open, and that takes half a minute
 
 
 class Supervisor:
@@ -56,14 +50,21 @@ class Supervisor:
         self.authority = Authority.open(cluster.folder, cluster.cluster_id)
         self.jobs: dict[str, JobRun] = {}
         self.queue: list[str] = []
+
+        def actor(role: str) -> Any:
+            return ray.get_actor(cluster.actor_name(role), namespace=NAMESPACE)
+
         self.pool = HostPool(
-            {host.name: ray.get_actor(f"agent:{host.name}", namespace=NAMESPACE) for host in cluster.hosts}
+            {host.name: actor(f"agent:{host.name}") for host in cluster.hosts},
+            rank_units({host.name: host.place for host in cluster.hosts}),
         )
-        self.keeper = ray.get_actor("keeper", namespace=NAMESPACE) if cluster.spec.head_disk_is_private else None
+        self.keeper = actor("keeper") if cluster.spec.head_disk_is_private else None
         self._tasks: set[asyncio.Task[Any]] = set()
-        threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
+        end_with_raylet(cluster.spec.provider.owns_ray)
         # Here, so that a restarted one serves too.
-        self._serving = asyncio.get_running_loop().create_task(self._serve())
+        streams = {"watch": self._watch, "record": self._record}
+        self._server = ClientServer(cluster.socket, self._answer, streams)
+        self._serving = asyncio.get_running_loop().create_task(self._server.start())
         self._looking = asyncio.get_running_loop().create_task(self._look_for_lost_hosts())
         self._adopt_jobs()
 
@@ -72,46 +73,9 @@ class Supervisor:
         await self._serving
         return os.getpid()
 
-    async def _serve(self) -> None:
-        path = self.cluster.socket
-        path.unlink(missing_ok=True)
-        old = os.umask(0o177)
-        try:
-            # Held by the actor: a server that nobody refers to is collected, and its socket closed.
-            self._server = await asyncio.start_unix_server(self._client, str(path), limit=MAX_LINE)
-        finally:
-            os.umask(old)
-
     # -- clients
 
-    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            while line := await reader.readline():
-                request = Line(json.loads(line))
-                data = await reader.readexactly(request["num_bytes"])
-                async for answer in self._answer(request, data):
-                    writer.write(json.dumps(answer).encode() + b"\n")
-                    await writer.drain()
-                if request["op"] in ("watch", "record"):  # their answers are many lines, and end the connection
-                    break
-        writer.close()
-
-    async def _answer(self, request: Message, data: bytes) -> AsyncIterator[Message]:
-        try:
-            match request["op"]:
-                case "watch":
-                    async for snapshot in self._watch(self._job(request["name"])):
-                        yield snapshot
-                case "record":
-                    for piece in news(self.cluster.name, request["names"], request["have"], request["only_records"]):
-                        yield piece
-                    yield {}
-                case _:
-                    yield await self._answer_once(request, data)
-        except (UserError, FailureError) as error:
-            yield error_answer(error)
-
-    async def _answer_once(self, request: Message, data: bytes) -> Message:
+    async def _answer(self, request: Message, data: bytes) -> Message:
         answer: Message = {}
         match request["op"]:
             case "submit":
@@ -127,7 +91,9 @@ class Supervisor:
             case "cancel":
                 answer = await self._cancel(request["name"], "cancelled by hand")
             case "facts":
-                answer = await self._facts()
+                answer = {"facts": await host_report.facts(self.pool)}
+            case "sockets":
+                answer = await host_report.sockets(self.pool)
             case "drain":
                 answer = await self._drain(request["force"])
             case unknown:
@@ -142,10 +108,16 @@ class Supervisor:
             raise UserError(f"no job {name!r} has run on cluster {self.cluster.name!r} since it came up")
         return self.jobs[name]
 
-    async def _watch(self, job: JobRun) -> AsyncIterator[Message]:
+    async def _record(self, request: Message) -> AsyncIterator[Message]:
+        for piece in news(self.cluster.name, request):
+            yield piece
+        yield {}
+
+    async def _watch(self, request: Message) -> AsyncIterator[Message]:
+        job = self._job(request["name"])
         while True:
             job.record.changed.clear()
-            yield job.record.snapshot() | {"waits_for": self._holders(job)}
+            yield job.record.glance() | {"waits_for": self._holders(job)}
             if job.record.state.ended:
                 return
             with contextlib.suppress(TimeoutError):
@@ -154,29 +126,12 @@ class Supervisor:
                 await asyncio.sleep(WATCH_PERIOD_S)
 
     async def _status(self) -> Message:
-        states = await asyncio.gather(*(self._host_state(host.name) for host in self.cluster.hosts))
         return {
             "name": self.cluster.name,
-            "hosts": [
-                {
-                    "name": host.name,
-                    "address": host.address,
-                    "standby": state,
-                    "job": self.pool.held.get(host.name),
-                    "suspect": self.pool.suspects.get(host.name),
-                }
-                for host, state in zip(self.cluster.hosts, states, strict=True)
-            ],
+            "hosts": await host_report.states(self.cluster, self.pool),
             "jobs": [job.record.snapshot() for job in self.jobs.values()],
             "queue": self.queue,
         }
-
-    async def _host_state(self, host: str) -> str:
-        try:
-            state: str = await asyncio.wait_for(self.pool.agents[host].standby_state.remote(), 5.0)
-        except (RayError, TimeoutError):
-            return "LOST"
-        return state
 
     async def _stacks(self, name: str) -> Message:
         gang = self._job(name).gang
@@ -184,10 +139,6 @@ class Supervisor:
         if gang is None or not stacks:
             raise UserError(f"no process of job {name!r} runs now: it is {self._job(name).record.state}")
         return {"stacks": [{"rank": k, "host": gang.ranks[k].host, "text": text} for k, text in stacks.items()]}
-
-    async def _facts(self) -> Message:
-        facts = await asyncio.wait_for(gather_facts(list(self.pool.agents.values())), FACTS_TIMEOUT_S)
-        return {"facts": [dataclasses.asdict(fact) for fact in facts]}
 
     # -- jobs
 
@@ -229,11 +180,9 @@ class Supervisor:
         storage = folder.job().get("storage") or storage_for(cluster.storage_path, spec)  # where it has its checkpoints
         job = self.jobs[spec.name] = JobRun(
             JobRecord(spec, folder, storage),
-            devices_per_host=cluster.devices_per_host,
-            min_hosts=cluster.min_hosts or cluster.num_hosts,
-            wait_for_hosts_s=WAIT_FOR_EMULATED_S if cluster.provider.shares_disk else WAIT_FOR_MACHINES_S,
+            self.cluster,
+            self.authority,
             keeper=self.keeper if is_on_head(cluster, storage) else None,
-            authority=self.authority,
         )
         self.queue.append(spec.name)
         return job

@@ -101,9 +101,13 @@ class Timeline:
         """How long the rank stands is counted from then: before, it could not have moved."""
         self._moved = max(self._moved, now_s)
 
+    def host_silent_s(self, now_s: float) -> float:
+        """Seconds since its agent last answered; 0 before the first answer."""
+        return max(0.0, now_s - self._answered) if self._listening else 0.0
+
     def at(self, now_s: float) -> RankProgress:
         """Where the rank is now."""
-        since_answer = max(0.0, now_s - self._answered) if self._listening else 0.0
+        since_answer = self.host_silent_s(now_s)
         own_step_s, own_share = self._own_rate()
         return dataclasses.replace(
             self._last,

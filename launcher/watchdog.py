@@ -1,7 +1,7 @@
 """Who is stuck, silent or slow: a pure function of where all ranks are. It decides; `launcher.gang_watch` acts."""
 
+import bisect
 import dataclasses
-import statistics
 from collections.abc import Sequence
 
 from launcher.environment import LEASE_S
@@ -174,8 +174,9 @@ def _slow(ranks: Sequence[RankProgress], bounds: Bounds) -> list[Finding]:
     if len(own) < max(2, len(ranks)):
         return []
     found = []
+    ordered = sorted(own.values())
     for rank in ranks:
-        median_s = statistics.median(seconds for other, seconds in own.items() if other != rank.rank)
+        median_s = _median_of_others(ordered, own[rank.rank])
         ratio = own[rank.rank] / max(median_s, 1e-6)
         lost_share = rank.own_share * (1 - 1 / ratio) if ratio > 1 else 0.0
         if ratio > bounds.slow_ratio and lost_share > bounds.slow_share:
@@ -186,6 +187,16 @@ def _slow(ranks: Sequence[RankProgress], bounds: Bounds) -> list[Finding]:
             )
             found.append(Finding(kind="slow", ranks=(rank.rank,), text=text, fatal=False))
     return found
+
+
+def _median_of_others(ordered: Sequence[float], value: float) -> float:
+    """Median of sorted values, at least two, without one that is `value`: not sorted again for each of many ranks."""
+    left_out = bisect.bisect_left(ordered, value)
+    num_others = len(ordered) - 1
+    low, high = (
+        ordered[place if place < left_out else place + 1] for place in ((num_others - 1) // 2, num_others // 2)
+    )
+    return (low + high) / 2
 
 
 def _place(rank: RankProgress) -> tuple[bool, int, int]:

@@ -25,10 +25,8 @@ def up(file: Path) -> None:
     done = bring_up(spec, say)
     if done.facts:
         click.echo(parity_table(done.facts, done.differences))
-        click.echo(
-            f"\ncluster {spec.name} is READY: {spec.num_hosts} host(s) x {spec.devices_per_host} device(s), "
-            f"{seconds(done.seconds)}"
-        )
+        hosts = f"{done.cluster.spec.num_hosts} host(s) x {spec.devices_per_host} device(s)"
+        click.echo(f"\ncluster {spec.name} is READY: {hosts}, {seconds(done.seconds)}")
     else:
         click.echo(f"cluster {spec.name} is up already, since {done.cluster.created}")
     next_commands(

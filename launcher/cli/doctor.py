@@ -8,9 +8,10 @@ from typing import Any
 
 import click
 
-from cluster.processes import marked_processes
+from cluster.processes import ProcessId, marked_processes
 from cluster.record import Cluster, cluster_names, home
 from launcher.attempt import HostFacts
+from launcher.cli import security
 from launcher.cli.console import next_commands, show_json
 from launcher.cli.parity_table import parity_table
 from launcher.cli.status import cluster_status
@@ -25,11 +26,15 @@ JAX_TIMEOUT_S = 60.0
 
 @click.command()
 @click.argument("name", required=False)
+@click.option("--security", "look_at_security", is_flag=True, help="List what clusters listen on, and what guards it.")
 @click.option("--json", "as_json", is_flag=True)
-def doctor(name: str | None, as_json: bool) -> None:
+def doctor(name: str | None, look_at_security: bool, as_json: bool) -> None:
     """Check this machine, and every cluster (or cluster NAME) with its hosts."""
     if name is not None and name not in cluster_names():
         raise UserError(f"no cluster {name!r} (known: {', '.join(cluster_names()) or 'there is none'})")
+    if look_at_security:
+        security.show([security.look(found) for found in ([name] if name else cluster_names())], as_json)
+        return
     report = {
         "machine": machine_checks(),
         "clusters": [examine(found) for found in ([name] if name else cluster_names())],
@@ -99,8 +104,11 @@ def examine(name: str) -> dict[str, Any]:
     status = cluster_status(name)
     report: dict[str, Any] = {"name": name, "state": status["state"], "facts": [], "problems": []}
     cluster = Cluster.load(name)
-    if cluster is None or status["state"] in ("DEAD", "UNREACHABLE"):
-        left = len(marked_processes(cluster.cluster_id, cluster.holder)) if cluster and not cluster.is_remote else 0
+    if status["state"] == "UNREACHABLE":
+        report["problems"].append(f"cluster {name} cannot be reached: {status['message']}")
+        return report
+    if cluster is None or status["state"] == "DEAD":
+        left = len(_processes_here(cluster)) if cluster else 0
         report["problems"].append(
             f"cluster {name} is {status['state']}, {left} process(es) left: `spmd-launch down {name}`"
         )
@@ -111,11 +119,18 @@ def examine(name: str) -> dict[str, Any]:
     except FailureError as error:
         report["problems"].append(f"cluster {name}: {error}")
         return report
-    differences = compare(facts, cluster.spec.devices_per_host)
+    differences = compare(facts, cluster.spec.devices_per_host, cluster.spec.jax_hardware)
     report["facts"] = [vars(fact) for fact in facts]
     report["table"] = parity_table(facts, differences)
     report["problems"] += [str(difference) for difference in differences if difference.matters]
     return report
+
+
+def _processes_here(cluster: Cluster) -> list[ProcessId]:
+    """Those of a cluster on this machine; the holder's session is ours only where the holder is."""
+    if cluster.is_remote:
+        return []
+    return marked_processes(cluster.cluster_id, cluster.holder if cluster.spec.provider.owns_ray else None)
 
 
 def _print(report: dict[str, Any], problems: list[str]) -> None:
@@ -144,7 +159,7 @@ def _shared_memory() -> tuple[str, str]:
 
 def _writable() -> str:
     try:
-        home().mkdir(parents=True, exist_ok=True)
+        home().mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         return f"cannot be made: {error}"
     return "" if os.access(home(), os.W_OK) else "is not writable"

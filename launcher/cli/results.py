@@ -22,10 +22,10 @@ def find_job(name: str) -> JobFolder:
     Raises:
         UserError: there is none of that name.
     """
-    if valid_name(name):
-        refresh_job(name)
     folder = JobFolder(jobs_folder() / name)
-    if "/" in name or not (folder.path / "job.json").exists():
+    if valid_name(name):  # nothing else is the name of a folder of ours
+        refresh_job(name)
+    if not valid_name(name) or not folder.exists():
         known = ", ".join(job.name for job in all_jobs()[-8:]) or "there is none"
         raise UserError(f"no job {name!r} (known: {known})")
     return folder

@@ -47,16 +47,14 @@ def _show(name: str | None, as_json: bool) -> bool:
 
 
 def cluster_status(name: str) -> dict[str, Any]:
-    """State of a cluster, with its hosts and jobs.
-
-    The state is `READY`, `WARM`, `LOST HOSTS`, `DEAD`, `INCOMPLETE`, or, where nothing is known, `UNREACHABLE`.
-    """
+    """State of a cluster, with its hosts and jobs: READY, WARM, LOST HOSTS, UNREACHABLE, DEAD or INCOMPLETE."""
     cluster = Cluster.load(name)
     if cluster is None:
         return {"name": name, "state": "INCOMPLETE", "hosts": [], "jobs": [], "queue": []}
+    if problem := cluster.problem():
+        return {"name": name, "state": "UNREACHABLE", "message": problem, "hosts": [], "jobs": [], "queue": []}
     if not cluster.alive():
-        state = "UNREACHABLE" if cluster.is_remote else "DEAD"
-        return {"name": name, "state": state, "hosts": [], "jobs": [], "queue": []}
+        return {"name": name, "state": "DEAD", "hosts": [], "jobs": [], "queue": []}
     try:
         with Connection(cluster.socket) as connection:
             answer = connection.ask({"op": "status"})
@@ -70,7 +68,7 @@ def cluster_status(name: str) -> dict[str, Any]:
 def _print_cluster(cluster: dict[str, Any]) -> None:
     click.echo(f"cluster {cluster['name']}: {cluster['state']}")
     if cluster["state"] == "UNREACHABLE":
-        click.echo("  no way to its head is open; if it is up, its jobs go on")
+        click.echo(f"  {cluster['message']}; if it is up, its jobs go on")
         return
     if cluster["state"] in ("DEAD", "INCOMPLETE"):
         click.echo(f"  nothing of it runs; `spmd-launch down {cluster['name']}` cleans up")

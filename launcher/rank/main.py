@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,6 +26,7 @@ def run_rank(descriptor: int, lease_s: float) -> NoReturn:
     control = Control(descriptor, lease_s)
     assignment = control.receive()
     redirect_output(Path(assignment["log"]))
+    set_environment(assignment.get("environment", {}))
     started = time.monotonic()
     progress = Progress(control.send)
     progress.start()
@@ -52,6 +54,13 @@ def redirect_output(log: Path) -> None:
     faulthandler.register(signal.SIGUSR2, all_threads=True)  # for `launcher.stacks`, where ptrace is not allowed
 
 
+def set_environment(variables: Mapping[str, str]) -> None:
+    """Takes this attempt's variables, before anything has touched a device; they stand in the log."""
+    os.environ.update(variables)
+    for name, value in variables.items():
+        print(f"spmd-launch: {name}={value}", flush=True)
+
+
 def run_assignment(assignment: Message, control: Control, progress: Progress) -> Message:
     """Everything between the assignment and the result; returns the result as JSON."""
     progress.emit({"type": "phase", "phase": "import"})
@@ -73,6 +82,11 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
         jax.config.update("jax_default_matmul_precision", "bfloat16")
     use_compile_cache(assignment.get("compile_cache"))
     rendezvous(assignment, control)
+    if jax.process_index() != assignment["rank"]:
+        raise RuntimeError(
+            f"JAX numbers this process {jax.process_index()}, expected {assignment['rank']}, its rank: "
+            f"hosts are not in the order of the accelerator's processes"
+        )
     control.send({"type": "joined", "num_devices": jax.device_count(), "local_devices": jax.local_device_count()})
     workload = find(assignment["workload"])
     config_class = workload.config_class()
@@ -105,7 +119,9 @@ def rendezvous(assignment: Message, control: Control) -> None:
             assignment["address"],
             assignment["num_ranks"],
             assignment["tls"],
-            lambda address: control.send({"type": "coordinator", "address": address}),
+            lambda address: control.send(
+                {"type": "coordinator", "address": address, "mutual_tls": not why_unsupported()}
+            ),
         )
     else:
         message = control.receive()

@@ -4,12 +4,17 @@ Short-lived, because a backend holds its chips: the standby must not touch them.
 """
 
 import json
+import os
 
 import jax
 
 
 def main() -> None:
-    devices = jax.local_devices()
+    try:
+        devices = jax.local_devices()
+    except AssertionError as error:  # all that JAX says where CUDA was asked for and its plugin is not installed
+        asked = os.environ.get("JAX_PLATFORMS", "")
+        raise RuntimeError(f"JAX has no backend for {asked!r}; is its plugin installed (jax[cuda12])?") from error
     kinds = sorted({device.device_kind for device in devices})
     print(json.dumps({"num_devices": len(devices), "device_kind": ", ".join(kinds)}))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster.accelerators import GPU_MODELS
 from cluster.config_file import load
 from cluster.errors import ClusterConfigError
 from cluster.spec import ClusterSpec, LocalProviderSpec
@@ -64,6 +65,17 @@ def test_the_smallest_file(tmp_path: Path) -> None:
     assert (spec.num_hosts, spec.accelerator, spec.env, spec.storage_path) == (64, "cpu", {}, None)
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "num_hosts", "devices"), [("tpu-v4-16", 4, 4), ("tpu-v5e-8", 1, 8), ("H100:2", 3, 2)]
+)
+def test_the_accelerator_tells_its_devices(tmp_path: Path, accelerator: str, num_hosts: int, devices: int) -> None:
+    text = f"name: a\nprovider: {{type: local}}\nnum_hosts: {num_hosts}\naccelerator: {accelerator}\nemulate: true\n"
+    spec = _load(tmp_path, text)
+    assert (spec.devices_per_host, spec.hardware.name, spec.jax_hardware.name) == (devices, accelerator, "cpu")
+    assert spec == _load(tmp_path, f"{text}devices_per_host: {devices}")
+    assert ClusterSpec.from_json(spec.to_json()) == spec
+
+
 def test_text_is_taken_as_written(tmp_path: Path) -> None:
     env = "env: {DEBUG: yes, LEVEL: 1, VERSION: 1.10, OCTAL: 010, EMPTY: '', TIME: 1:30, QUOTED: \"a: b\"}"
     spec = _load(tmp_path, _edit("env: {}", env))
@@ -103,10 +115,16 @@ def test_aliases_of_yaml_are_followed(tmp_path: Path) -> None:
 STORAGE = "must be an absolute folder (or one that begins with ~), gs://BUCKET/..., s3://BUCKET/... or none, not "
 NAME = "must be 1 to 40 of a-z, 0-9 and dashes, beginning and ending with a letter or digit, not "
 KEYS = (
-    "(allowed: name, provider, num_hosts, devices_per_host, accelerator, spares, min_hosts, env, python, storage_path)"
+    "(allowed: name, provider, num_hosts, devices_per_host, accelerator, emulate, spares, min_hosts, env, python, "
+    "storage_path)"
 )
-TYPE = "c.yaml:2: provider.type: must be one of local, ssh, not "
-NO_TYPE = "c.yaml:2: provider: must be {type: TYPE} with a TYPE of local, ssh, not "
+TYPE = "c.yaml:2: provider.type: must be one of local, ssh, ray, not "
+NO_TYPE = "c.yaml:2: provider: must be {type: TYPE} with a TYPE of local, ssh, ray, not "
+ACCELERATOR = "must be cpu, a GPU and how many a host has (H100:8), or a type of TPU slice (tpu-v4-16), not "
+GPUS = f"(known: 1 to 16 of {', '.join(GPU_MODELS)})"
+V4 = "(known: tpu-v4-8, tpu-v4-16, tpu-v4-32, tpu-v4-64, tpu-v4-128, tpu-v4-256, tpu-v4-512)"
+EMULATE = "with `emulate: true` Ray is told that its hosts have it, and JAX gets CPU devices in its place"
+OURS = "is ours: it says which host of which slice a rank is on"
 NOT_YAML = "c.yaml:6: not YAML: "
 HOSTS = "c.yaml:3: num_hosts: must be a whole number from 1 to 64, not "
 
@@ -153,7 +171,21 @@ HOSTS = "c.yaml:3: num_hosts: must be a whole number from 1 to 64, not "
         ("type: local", "typ: local", NO_TYPE + "{'typ': 'local'}"),
         ("{type: local}", "local", NO_TYPE + "'local'"),
         ("type: local", "type: local, type: local", "c.yaml:2: provider.type: is given twice, first in line 2"),
-        ("or: cpu", "or: tpu", "c.yaml:4: accelerator: provider local has cpu, not 'tpu'; did you mean 'cpu'?"),
+        ("or: cpu", "or: tpu", f"c.yaml:4: accelerator: {ACCELERATOR}'tpu'"),
+        ("or: cpu", "or: H10:8", f"c.yaml:4: accelerator: {ACCELERATOR}'H10:8'; did you mean 'H100'? {GPUS}"),
+        (
+            "or: cpu", "or: tpu-v4-17",
+            f"c.yaml:4: accelerator: {ACCELERATOR}'tpu-v4-17'; did you mean 'tpu-v4-16'? {V4}",
+        ),
+        ("or: cpu", "or: H100:2", f"c.yaml:4: accelerator: provider local has cpu, not 'H100:2'; {EMULATE}"),
+        ("or: cpu", "or: cpu\nemulate: yes", "c.yaml:5: emulate: must be true or false, not 'yes'"),
+        ("or: cpu", "or: cpu\nemulate: true", "c.yaml:5: emulate: is for accelerators that are not there; cpu is"),
+        (
+            "or: cpu", "or: H100:8\nemulate: true",
+            "c.yaml:6: devices_per_host: must be 8, as a host of H100:8 has, not 2",
+        ),
+        ("env: {}", "env: {MEGASCALE_SLICE_ID: 0}", f"c.yaml:6: env.MEGASCALE_SLICE_ID: {OURS}"),
+        ("env: {}", "env: {TPU_WORKER_ID: 0}", f"c.yaml:6: env.TPU_WORKER_ID: {OURS}"),
         ("env: {}", "env: {A: [1]}", "c.yaml:6: env.A: must be text ('' for the empty one), not a list"),
         ("env: {}", "env: {A: }", "c.yaml:6: env.A: must be text ('' for the empty one), not nothing"),
         ("env: {}", "env:\n  A: b\n  A: c", "c.yaml:8: env.A: is given twice, first in line 7"),

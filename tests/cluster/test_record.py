@@ -94,7 +94,7 @@ def test_a_cluster_runs_as_long_as_its_holder() -> None:
 def test_sockets_have_short_paths_of_their_own() -> None:
     first, second = _cluster(), _cluster()
     assert first.run_folder != second.run_folder
-    longest = f"{first.run_folder}/session_2026-11-21_04-00-00_000000_4194304/sockets/plasma_store.63"
+    longest = f"{first.run_folder}/ray/session_2026-11-21_04-00-00_000000_4194304/sockets/plasma_store.63"
     assert len(longest.encode()) <= 107 and len(str(first.socket).encode()) <= 107
 
 

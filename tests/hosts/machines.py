@@ -123,9 +123,17 @@ class TestHosts:
         """The command that runs `words` on a host by ssh: for the laptop, and for the machine with `from_machine`."""
         return ["ssh", "-F", str(self.ssh_config), name, *words]
 
-    def write_lab(self, path: Path, devices_per_host: int = 2, min_hosts: int = 2) -> None:
-        """Writes a cluster file of the ssh provider for these hosts; the identity's path holds on the laptop too."""
-        addresses = ", ".join(host.address for host in self.hosts.values())
+    def write_lab(
+        self, path: Path, devices_per_host: int = 2, min_hosts: int = 2, names: Sequence[str] | None = None
+    ) -> None:
+        """Writes a cluster file of the ssh provider for these hosts; the identity's path holds on the laptop too.
+
+        Args:
+            path: of the file.
+            devices_per_host, min_hosts: as there.
+            names: of the members; None: all.
+        """
+        addresses = ", ".join(self[name].address for name in names or self.names)
         path.write_text(
             f"name: lab\nprovider:\n  type: ssh\n  hosts: [{addresses}]\n  user: root\n"
             f"  identity_file: {self.identity}\naccelerator: cpu\ndevices_per_host: {devices_per_host}\n"

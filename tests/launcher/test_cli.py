@@ -27,7 +27,7 @@ SURFACE = {
     "results": ["--json", "--output"],
     "cancel": [],
     "workloads": ["--json"],
-    "doctor": ["--json"],
+    "doctor": ["--json", "--security"],
     "demo": ["--keep"],
 }  # fmt: skip
 

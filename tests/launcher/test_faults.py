@@ -47,6 +47,14 @@ def test_it_must_hit_something_that_is_there() -> None:
         check_faults([parse_fault("flip-bit device=4 step=0")], 2, 2)
 
 
+def test_nothing_is_killed_in_a_ray_that_is_not_ours() -> None:
+    for text in ("kill-raylet host=0 step=0", "kill-supervisor step=0", "kill-holder step=0"):
+        check_faults([parse_fault(text)], 2, 2)
+        with pytest.raises(UserError, match="is not ours"):
+            check_faults([parse_fault(text)], 2, 2, owns_ray=False)
+    check_faults([parse_fault("kill-agent host=0 step=0")], 2, 2, owns_ray=False)
+
+
 def test_the_rank_that_makes_it_happen() -> None:
     flip = parse_fault("flip-bit device=3 step=30")
     assert flip.rank(devices_per_host=2) == 1

@@ -2,19 +2,23 @@
 
 import asyncio
 
+import pytest
+from ray.exceptions import RayError
+
 from launcher.host_pool import HostPool
+from launcher.recovery import AttemptEnd, Cause, Policy, Retry, decide
 
 
 def test_a_suspect_is_given_out_last_and_ranks_keep_the_order_of_hosts() -> None:
     pool = HostPool(dict.fromkeys(["lab-0", "lab-1", "lab-2"]))
     pool.suspects = {"lab-0": "a vote of copies"}
-    assert pool.order() == ["lab-1", "lab-2", "lab-0"]
-    assert pool.in_rank_order(pool.order()) == ["lab-0", "lab-1", "lab-2"]
-    assert pool.in_rank_order(pool.order()[:2]) == ["lab-1", "lab-2"]
+    assert pool.order() == [("lab-1",), ("lab-2",), ("lab-0",)]
+    assert pool.in_rank_order(["lab-2", "lab-0", "lab-1"]) == ["lab-0", "lab-1", "lab-2"]
+    assert pool.with_units(["lab-2"]) == ("lab-2",)
 
 
-class Gone:
-    """An agent whose host answers or not."""
+class Answering:
+    """The agent of a host that answers, or of one that is lost."""
 
     def __init__(self, answers: bool):
         self.answers = answers
@@ -22,14 +26,61 @@ class Gone:
 
     async def remote(self) -> float:
         if not self.answers:
-            raise TimeoutError
+            raise RayError("lost")
         return 0.0
 
 
+SLICES = [("a0", "a1"), ("b0", "b1"), ("c0", "c1")]
+
+
+def pool_of_slices(*lost: str) -> HostPool:
+    agents = {host: Answering(host not in lost) for host in ("b1", "a1", "c0", "a0", "b0", "c1")}
+    return HostPool(agents, SLICES)
+
+
+def test_ranks_are_counted_by_slice_and_worker_whatever_the_order_of_the_file() -> None:
+    pool = pool_of_slices()
+    assert pool.order() == SLICES
+    assert pool.in_rank_order(["b1", "a1", "a0", "b0"]) == ["a0", "a1", "b0", "b1"]
+
+
+def test_a_slice_that_has_lost_a_host_is_not_given_out() -> None:
+    pool = pool_of_slices("a1")
+    assert asyncio.run(pool.available("job", (), 0.0)) == ["b0", "b1", "c0", "c1"]
+    assert pool.lost == {"a1"}
+    assert pool.order() == SLICES[1:]
+
+
+def test_a_suspect_is_suspected_with_its_slice() -> None:
+    pool = pool_of_slices()
+    pool.suspects = {"a1": "a vote of copies"}
+    assert pool.order() == [SLICES[1], SLICES[2], SLICES[0]]
+    assert pool.with_units(["a1", "c0"]) == ("a0", "a1", "c0", "c1")
+
+
 def test_a_host_that_is_back_is_given_out_again() -> None:
-    agents = {"lab-0": Gone(True), "lab-1": Gone(False)}
+    agents = {"lab-0": Answering(True), "lab-1": Answering(False)}
     pool = HostPool(agents)
     assert asyncio.run(pool.available("job", [], 0.0)) == ["lab-0"]
-    assert not asyncio.run(pool.look_for_lost()) and pool.order() == ["lab-0"]
+    assert not asyncio.run(pool.look_for_lost()) and pool.order() == [("lab-0",)]
     agents["lab-1"].answers = True
-    assert asyncio.run(pool.look_for_lost()) and pool.order() == ["lab-0", "lab-1"]
+    assert asyncio.run(pool.look_for_lost()) and pool.order() == [("lab-0",), ("lab-1",)]
+
+
+@pytest.mark.parametrize(
+    ("lost", "suspects", "sizes", "hosts"),
+    [
+        (("a1",), (), [4, 2], ("b0", "b1", "c0", "c1")),  # the spare slice stands in for the broken one
+        (("a1", "c0"), (), [4, 2], ("b0", "b1")),  # shrunk by a slice, never to three hosts
+        ((), ("a1",), [4, 2], ("b0", "b1", "c0", "c1")),  # a suspect is left out with its slice
+        (("a0", "b0"), (), [4, 2], ("c0", "c1")),
+    ],
+)
+def test_recovery_goes_on_with_whole_slices(
+    lost: tuple[str, ...], suspects: tuple[str, ...], sizes: list[int], hosts: tuple[str, ...]
+) -> None:
+    pool = pool_of_slices(*lost)
+    available = asyncio.run(pool.available("job", (), 0.0))
+    ends = [AttemptEnd(cause=Cause.DIVERGED, suspects=pool.with_units(suspects))]
+    decision = decide(ends, policy=Policy(), hosts=["a0", "a1", "b0", "b1"], available=available, sizes=sizes)
+    assert isinstance(decision, Retry) and decision.hosts == hosts

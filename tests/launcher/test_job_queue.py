@@ -5,6 +5,8 @@ import pytest
 from launcher.job_queue import Waiting, next_to_start
 
 HOSTS = ["h0", "h1", "h2", "h3"]
+EACH = [(host,) for host in HOSTS]
+SLICES = [("a0", "a1"), ("b0", "b1"), ("c0", "c1")]
 
 
 @pytest.mark.parametrize(
@@ -22,7 +24,23 @@ HOSTS = ["h0", "h1", "h2", "h3"]
     ],
 )
 def test_decisions(queue: list[tuple[str, int]], held: dict[str, str], decision: tuple[str, list[str]] | None) -> None:
-    assert next_to_start([Waiting(*job) for job in queue], HOSTS, held) == decision
+    assert next_to_start([Waiting(*job) for job in queue], EACH, held) == decision
+
+
+@pytest.mark.parametrize(
+    ("num_hosts", "held", "hosts"),
+    [
+        (2, {}, ["a0", "a1"]),
+        (4, {}, ["a0", "a1", "b0", "b1"]),
+        (2, {"a1": "x"}, ["b0", "b1"]),  # of a slice whose second host is held, the first is not given out either
+        (4, {"b0": "x"}, ["a0", "a1", "c0", "c1"]),
+        (4, {"a1": "x", "b0": "x"}, None),
+        (3, {}, None),  # no part of a slice
+    ],
+)
+def test_a_job_gets_whole_slices_or_waits(num_hosts: int, held: dict[str, str], hosts: list[str] | None) -> None:
+    decision = next_to_start([Waiting("job", num_hosts)], SLICES, held)
+    assert decision == (None if hosts is None else ("job", hosts))
 
 
 def test_every_job_gets_its_turn_in_order() -> None:
@@ -30,7 +48,7 @@ def test_every_job_gets_its_turn_in_order() -> None:
     held: dict[str, str] = {}
     started = []
     while queue:
-        decision = next_to_start(queue, HOSTS, held)
+        decision = next_to_start(queue, EACH, held)
         if decision is None:
             oldest = next(iter(held.values()))
             held = {host: job for host, job in held.items() if job != oldest}

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from cluster.accelerators import Accelerator
 from launcher.attempt import HostFacts
 from launcher.parity import MAX_CLOCK_SKEW_S, Difference, compare
 
@@ -82,3 +83,35 @@ def test_a_wrong_clock_is_said_but_not_refused(skew_s: float) -> None:
 def test_what_matters_comes_first() -> None:
     facts = _facts(h0={"resolves_to": "-"}, h1={"num_devices": 1}, h2={"clock": 0.0})
     assert [difference.matters for difference in compare(facts, devices_per_host=2)] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "device_kind"),
+    [("H100:8", "NVIDIA H100 80GB HBM3"), ("tpu-v4-16", "TPU v4"), ("tpu-v5e-16", "TPU v5 lite")],
+)
+def test_the_devices_that_were_asked_for_are_right(accelerator: str, device_kind: str) -> None:
+    asked = Accelerator.parse(accelerator)
+    assert asked.devices_per_host is not None
+    facts = [dataclasses.replace(f, device_kind=device_kind, num_devices=asked.devices_per_host) for f in _facts()]
+    assert compare(facts, asked.devices_per_host, asked) == []
+
+
+def test_other_devices_than_asked_for_are_refused_though_all_hosts_have_them() -> None:
+    facts = [dataclasses.replace(fact, device_kind="NVIDIA A100-SXM4-40GB") for fact in _facts()]
+    differences = compare(facts, 2, Accelerator.parse("H100:2"))
+    assert [str(difference) for difference in differences] == [
+        f"device kind: {host} has NVIDIA A100-SXM4-40GB, expected H100, as H100:2 has" for host in HOSTS
+    ]
+    assert all(difference.matters for difference in differences)
+
+
+def test_cpu_devices_do_not_pass_for_an_accelerator() -> None:
+    (difference,) = compare(_facts()[:1], 2, Accelerator.parse("L4:2"))
+    assert (difference.found, difference.expected, difference.matters) == ("cpu", "L4, as L4:2 has", True)
+
+
+def test_two_sorts_of_one_model_differ() -> None:
+    kinds = ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB")
+    facts = [dataclasses.replace(fact, device_kind=kind) for fact, kind in zip(_facts(), kinds, strict=True)]
+    (difference,) = compare(facts, 2, Accelerator.parse("A100:2"))
+    assert (difference.hosts, difference.found) == (("h2",), kinds[2])

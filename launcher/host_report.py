@@ -1,0 +1,58 @@
+"""What the supervisor tells clients of its hosts, asked of all agents at once."""
+
+import asyncio
+import dataclasses
+
+import ray
+from ray.exceptions import RayError
+
+from cluster.record import Cluster
+from launcher.exposure import RAYLET_PORTS
+from launcher.host_pool import HostPool
+from launcher.parity import gather_facts
+from launcher.protocol import Message
+
+FACTS_TIMEOUT_S = 120.0
+STATE_TIMEOUT_S = 5.0
+
+
+async def states(cluster: Cluster, pool: HostPool) -> list[Message]:
+    """Each host: name, address, standby, the job that holds it, why it is suspect."""
+    standbys = await asyncio.gather(*(_standby(pool, host.name) for host in cluster.hosts))
+    return [
+        {
+            "name": host.name,
+            "address": host.address,
+            "standby": standby,
+            "job": pool.held.get(host.name),
+            "suspect": pool.suspects.get(host.name),
+        }
+        for host, standby in zip(cluster.hosts, standbys, strict=True)
+    ]
+
+
+async def _standby(pool: HostPool, host: str) -> str:
+    try:
+        state: str = await asyncio.wait_for(pool.agents[host].standby_state.remote(), STATE_TIMEOUT_S)
+    except (RayError, TimeoutError):
+        return "LOST"
+    return state
+
+
+async def facts(pool: HostPool) -> list[Message]:
+    """Each host: a `launcher.attempt.HostFacts`."""
+    found = await asyncio.wait_for(gather_facts(list(pool.agents.values())), FACTS_TIMEOUT_S)
+    return [dataclasses.asdict(fact) for fact in found]
+
+
+async def sockets(pool: HostPool) -> Message:
+    """What each host listens on, and the names of the raylets' ports; see `launcher.exposure`."""
+    agents = pool.agents.values()
+    seen = await asyncio.wait_for(asyncio.gather(*(agent.sockets.remote() for agent in agents)), FACTS_TIMEOUT_S)
+    nodes = [node for node in await asyncio.to_thread(ray.nodes) if node["Alive"]]
+    return {
+        "hosts": [host.to_json() for host in seen],
+        "raylet_ports": {
+            f"{node['NodeManagerAddress']}:{node[key]}": name for node in nodes for key, name in RAYLET_PORTS.items()
+        },
+    }

@@ -1,0 +1,106 @@
+"""A client's copy of a head's records: only what is new travels, and no head can write outside the client's folder."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import FailureError
+from launcher.job import InputFile
+from launcher.job_folder import JobFolder
+from launcher.protocol import Message
+from launcher.record_copy import PIECE, _stats, _store, news
+from tests.conftest import job_spec
+
+
+class Pair:
+    """A head and a client with a state folder each, and no connection between them but a list of messages."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch):
+        self.folder = folder
+        self._monkeypatch = monkeypatch
+
+    def at(self, side: str) -> Path:
+        self._monkeypatch.setenv("SPMD_LAUNCH_HOME", str(self.folder / side))
+        return self.folder / side / "jobs"
+
+    def refresh(self, *, only_records: bool = False, inputs: bool = False) -> list[str]:
+        """What `record_copy.refresh` does; returns the files that travelled."""
+        folder = self.at("client")
+        have = {path.name: _stats(path) for path in folder.iterdir()} if folder.exists() else {}
+        request: Message = {"names": None, "have": have, "only_records": only_records, "inputs": inputs}
+        self.at("head")
+        answers = list(news("lab", request))
+        self.at("client")
+        for answer in answers:
+            _store(answer)
+        return [answer["path"] for answer in answers]
+
+    def same(self, path: str) -> bool:
+        return (self.at("client") / "job" / path).read_bytes() == (self.at("head") / "job" / path).read_bytes()
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+    pair = Pair(tmp_path, monkeypatch)
+    pair.at("head")
+    job = JobFolder.create(job_spec(), "lab")
+    job.append("events.jsonl", {"type": "submitted"})
+    (job.path / "results" / "summary.json").write_text("{}")
+    source = tmp_path / "data"
+    source.write_bytes(b"input")
+    job.keep_input(source, InputFile(name="data", sha256="d1", num_bytes=5))
+    yield pair
+    job.close()
+
+
+def test_all_of_a_job_comes_and_its_record_last(pair: Pair) -> None:
+    assert pair.refresh() == ["events.jsonl", "results/summary.json", "job.json"]
+    assert all(pair.same(path) for path in ("events.jsonl", "results/summary.json", "job.json"))
+
+
+def test_only_what_is_new_travels_again(pair: Pair) -> None:
+    pair.refresh()
+    assert pair.refresh() == ["job.json"]
+    with (pair.at("head") / "job" / "events.jsonl").open("a") as file:
+        file.write('{"type":"state"}\n')
+    (pair.at("head") / "job" / "results" / "summary.json").write_text("[]")
+    assert pair.refresh() == ["events.jsonl", "results/summary.json", "job.json"]
+    assert pair.same("events.jsonl") and pair.same("results/summary.json")
+
+
+def test_a_log_that_grows_is_continued_and_a_long_one_comes_in_pieces(pair: Pair) -> None:
+    log = pair.at("head") / "job" / "logs" / "attempt-1.rank-0.log"
+    log.write_bytes(b"x" * (PIECE + 10))
+    assert pair.refresh().count("logs/attempt-1.rank-0.log") == 2
+    with log.open("ab") as file:
+        file.write(b"more")
+    assert pair.refresh().count("logs/attempt-1.rank-0.log") == 1
+    assert pair.same("logs/attempt-1.rank-0.log")
+
+
+def test_a_list_of_jobs_brings_their_records_alone(pair: Pair) -> None:
+    assert pair.refresh(only_records=True) == ["job.json"]
+
+
+def test_inputs_come_when_they_are_asked_for(pair: Pair) -> None:
+    assert "inputs/d1/data" in pair.refresh(inputs=True)
+    assert pair.same("inputs/d1/data")
+
+
+def test_jobs_of_another_cluster_are_not_told(pair: Pair) -> None:
+    pair.at("head")
+    assert not list(news("other", {"names": None, "have": {}, "only_records": False, "inputs": False}))
+
+
+@pytest.mark.parametrize(
+    ("job", "path"), [("job", "../x"), ("../job", "logs/x.log"), ("job", "/etc/x"), ("/job", "job.json"), ("..", "a")]
+)
+def test_a_head_cannot_write_outside_the_jobs_folder(pair: Pair, job: str, path: str) -> None:
+    pair.at("client")
+    answer = {"job": job, "path": path, "offset": 0, "mtime_ns": 1, "data": "", "record": {}}
+    with pytest.raises(FailureError, match="outside"):
+        _store(answer)
+    assert not [
+        file for file in pair.folder.rglob("*") if file.is_file() and "head" not in file.parts and file.name != "data"
+    ]
