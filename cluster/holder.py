@@ -4,7 +4,8 @@ On a laptop it owns all hosts of the cluster, elsewhere the one that the machine
 workers at once (one after another costs twice the time). The kernel ends a raylet with the thread that forked it, so
 the threads wait for ever, and whatever ends this process, a SIGKILL included, ends every node. What a raylet leaves
 behind ends by itself: agents watch their parent, ranks their lease. A rank that was frozen (SIGSTOP) cannot; it is
-ended here. A machine without the head joins it again if its node dies.
+ended here. A machine without the head joins it again if its node dies, or if it was cut off for so long that the head
+has given it up.
 """
 
 import datetime

@@ -3,7 +3,7 @@
 `start` reads `{"name", "token", "request"}`, and on a machine without the head a second line with the address of the
 head's control service; it answers with what `cluster.machine.MachineUp` holds, and waits for a last line, which says
 that the whole cluster is up. Where the connection ends before that line, it removes what it has begun: a client that
-is killed, or whose laptop is closed, in the middle of `up` leaves nothing. `remove` reads `{"name"}` and answers with
+is killed in the middle of `up` leaves nothing. `remove` reads `{"name"}` and answers with
 the list of what had to be forced.
 """
 

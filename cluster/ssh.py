@@ -173,19 +173,6 @@ class Ssh:
         return shlex.join(["ssh-keygen", "-R", *words])
 
 
-def _word(path: Path) -> str:
-    """A path as a value in ssh's configuration that means just this path.
-
-    Raises:
-        SshError: there is no way to say it: nothing keeps ssh from replacing `${`, and a line ends where it ends.
-    """
-    text = str(path)
-    if "${" in text or not text.isprintable():
-        raise SshError(f"ssh cannot be told of {text!r}, which has ${{ or an unprintable character: use another path")
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
-    return f'"{escaped}"'
-
-
 def let_go(process: subprocess.Popen[bytes]) -> None:
     """Ends our side of a started command, and waits for nothing.
 
@@ -197,3 +184,16 @@ def let_go(process: subprocess.Popen[bytes]) -> None:
         if stream is not None:
             with contextlib.suppress(OSError):
                 stream.close()
+
+
+def _word(path: Path) -> str:
+    """A path as a value in ssh's configuration that means just this path.
+
+    Raises:
+        SshError: there is no way to say it: nothing keeps ssh from replacing `${`, and a line ends where it ends.
+    """
+    text = str(path)
+    if "${" in text or not text.isprintable():
+        raise SshError(f"ssh cannot be told of {text!r}, which has ${{ or an unprintable character: use another path")
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{escaped}"'

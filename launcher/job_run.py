@@ -35,6 +35,9 @@ WAIT_FOR_EMULATED_S = 60.0
 WAIT_FOR_MACHINES_S = 300.0  # one that was cut off joins again when the way is open, and that takes half a minute
 HOST_RETURN_S = 4.0  # Ray starts a killed agent again in one to two seconds
 LOOK_PERIOD_S = 1.0
+# How long to wait for hosts when too few are left.
+WAIT_FOR_EMULATED_S = 60.0
+WAIT_FOR_MACHINES_S = 300.0  # one that was cut off joins again when the way is open, and that takes half a minute
 FENCE_TIMEOUT_S = 120.0  # it may have to wait for the commit of an older attempt
 
 

@@ -49,12 +49,13 @@ def _snapshots(cluster: Cluster, job: str) -> Iterator[Snapshot]:
         try:
             with Connection(cluster.socket, timeout_s=None) as connection:
                 last = connection.ask({"op": "watch", "name": job})
+                heard = time.monotonic()
                 yield last
                 for last in connection.lines():
+                    heard = time.monotonic()
                     yield last
                 if last["state"] in ENDED:
                     return
-                heard = time.monotonic()
         except FailureError:
             if time.monotonic() - heard > limit_s:
                 raise

@@ -52,17 +52,20 @@ def cluster_status(name: str) -> dict[str, Any]:
     The state is `READY`, `WARM`, `LOST HOSTS`, `DEAD`, `INCOMPLETE`, or, where nothing is known, `UNREACHABLE`.
     """
     cluster = Cluster.load(name)
+    nothing: dict[str, Any] = {"name": name, "hosts": [], "jobs": [], "queue": []}
     if cluster is None:
-        return {"name": name, "state": "INCOMPLETE", "hosts": [], "jobs": [], "queue": []}
+        return nothing | {"state": "INCOMPLETE"}
     if problem := cluster.problem():
-        return {"name": name, "state": "UNREACHABLE", "message": problem, "hosts": [], "jobs": [], "queue": []}
+        return nothing | {"state": "UNREACHABLE", "message": problem}
     if not cluster.alive():
-        return {"name": name, "state": "DEAD", "hosts": [], "jobs": [], "queue": []}
+        return nothing | {"state": "DEAD"}
     try:
         with Connection(cluster.socket) as connection:
             answer = connection.ask({"op": "status"})
     except FailureError as error:
-        return {"name": name, "state": "DEAD", "message": str(error), "hosts": [], "jobs": [], "queue": []}
+        if problem := cluster.problem():  # the way was cut, which ssh notices only after a while
+            return nothing | {"state": "UNREACHABLE", "message": problem}
+        return nothing | {"state": "DEAD", "message": str(error)}
     standbys = {host["standby"] for host in answer["hosts"]}
     state = "LOST HOSTS" if "LOST" in standbys else "WARM" if standbys == {"WARM"} else "READY"
     return {"state": state, "spec": cluster.spec.to_json(), "created": cluster.created, **answer}
@@ -71,7 +74,7 @@ def cluster_status(name: str) -> dict[str, Any]:
 def _print_cluster(cluster: dict[str, Any]) -> None:
     click.echo(f"cluster {cluster['name']}: {cluster['state']}")
     if cluster["state"] == "UNREACHABLE":
-        click.echo(f"  {cluster['message']}\n  if it is up, its jobs go on")
+        click.echo(f"  {cluster['message']}; if it is up, its jobs go on")
         return
     if cluster["state"] in ("DEAD", "INCOMPLETE"):
         click.echo(f"  nothing of it runs; `spmd-launch down {cluster['name']}` cleans up")

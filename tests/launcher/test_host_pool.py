@@ -58,6 +58,15 @@ def test_a_suspect_is_suspected_with_its_slice() -> None:
     assert pool.with_units(["a1", "c0"]) == ("a0", "a1", "c0", "c1")
 
 
+def test_a_host_that_is_back_is_given_out_again() -> None:
+    agents = {"lab-0": Answering(True), "lab-1": Answering(False)}
+    pool = HostPool(agents)
+    assert asyncio.run(pool.available("job", [], 0.0)) == ["lab-0"]
+    assert not asyncio.run(pool.look_for_lost()) and pool.order() == [("lab-0",)]
+    agents["lab-1"].answers = True
+    assert asyncio.run(pool.look_for_lost()) and pool.order() == [("lab-0",), ("lab-1",)]
+
+
 @pytest.mark.parametrize(
     ("lost", "suspects", "sizes", "hosts"),
     [
@@ -75,12 +84,3 @@ def test_recovery_goes_on_with_whole_slices(
     ends = [AttemptEnd(cause=Cause.DIVERGED, suspects=pool.with_units(suspects))]
     decision = decide(ends, policy=Policy(), hosts=["a0", "a1", "b0", "b1"], available=available, sizes=sizes)
     assert isinstance(decision, Retry) and decision.hosts == hosts
-
-
-def test_a_host_that_is_back_is_given_out_again() -> None:
-    agents = {"lab-0": Answering(True), "lab-1": Answering(False)}
-    pool = HostPool(agents)
-    assert asyncio.run(pool.available("job", [], 0.0)) == ["lab-0"]
-    assert not asyncio.run(pool.look_for_lost()) and pool.order() == [("lab-0",)]
-    agents["lab-1"].answers = True
-    assert asyncio.run(pool.look_for_lost()) and pool.order() == [("lab-0",), ("lab-1",)]
