@@ -1,7 +1,9 @@
 """Where the token, the keys of authority and ranks, and the values of `env` are; and that they are nowhere else."""
 
+import os
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -75,10 +77,24 @@ class Run:
             self.secrets[f"rank {rank}"] = body(key.read_bytes())
 
     def files(self) -> Iterator[Path]:
-        """Every file of the hosts in which something of ours could be, and of the client."""
-        roots = [host.path(folder) for host in self.lab.hosts.hosts.values() for folder in HOST_FOLDERS]
-        for root in [*roots, self.lab.cli.home]:
-            yield from (path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+        """What has been written on the hosts since they booted, and all of the client's."""
+        for host in self.lab.hosts.hosts.values():
+            booted = host.path("/run/ready").stat().st_mtime
+            for folder in HOST_FOLDERS:
+                for path in files_below(host.path(folder)):
+                    with suppress(FileNotFoundError):  # removed meanwhile
+                        if path.stat().st_mtime >= booted:
+                            yield path
+        yield from (path for path in files_below(self.lab.cli.home) if path.suffix != ".yaml")  # a person's own
+
+
+def files_below(root: Path) -> Iterator[Path]:
+    """All files on the root's own disk: hosts see the machine's Python environments, which are on another."""
+    disk = root.stat().st_dev
+    for folder, folders, names in os.walk(root):
+        kept = [name for name in folders if os.path.lexists(f"{folder}/{name}")]
+        folders[:] = [name for name in kept if os.lstat(f"{folder}/{name}").st_dev == disk]
+        yield from (path for name in names if (path := Path(folder, name)).is_file() and not path.is_symlink())
 
 
 def body(pem: bytes) -> bytes:
@@ -151,9 +167,9 @@ def test_secrets_are_in_files_of_their_owner_and_in_no_other(run: Run) -> None:
 
 
 def is_private(path: Path) -> bool:
-    """Whether other users are kept from a file, by it or by a folder above it."""
-    closed = [folder for folder in path.parents if not folder.stat().st_mode & 0o011 and ".spmd-launch" in str(folder)]
-    return not path.stat().st_mode & 0o077 or bool(closed) or not path.parents[1].stat().st_mode & 0o011
+    """Whether other users are kept from a file, by its mode or by that of a folder of ours above it."""
+    ours = [folder for folder in path.parents if ".spmd-launch/" in str(folder) or "/slt-" in str(folder)]
+    return not path.stat().st_mode & 0o044 or any(not folder.stat().st_mode & 0o011 for folder in ours)
 
 
 def test_the_clients_folder_holds_no_key(run: Run) -> None:
