@@ -3,13 +3,15 @@
 import dataclasses
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from cluster.processes import MARKER, ProcessId, marked_processes
 from cluster.sockets import Listening, listening, machine_id, port_range
-from launcher.host_attempt import HostAttempt
+
+if TYPE_CHECKING:  # it imports Ray, and the command line reads what stands here
+    from launcher.host_attempt import HostAttempt
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,7 +64,7 @@ class HostSockets:
         )
 
 
-def look_at_sockets(host: str, address: str, attempts: Iterable[HostAttempt]) -> HostSockets:
+def look_at_sockets(host: str, address: str, attempts: Iterable["HostAttempt"]) -> HostSockets:
     """What the cluster's processes on this machine listen on. Runs in an agent, whose session is the holder's."""
     return HostSockets(
         host=host,
@@ -82,7 +84,7 @@ def _processes_of_the_cluster() -> set[ProcessId]:
     return found | {identity for identity in identities if identity is not None}
 
 
-def _rank(attempt: HostAttempt) -> RankHere:
+def _rank(attempt: "HostAttempt") -> RankHere:
     serves = attempt.coordinator
     return RankHere(
         words=f"rank {attempt.task.rank}",
