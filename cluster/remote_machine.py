@@ -125,6 +125,7 @@ class RemoteMachine:
         process = self._starting
         assert process is not None and process.stdout is not None
         limit = threading.Timer(START_TIMEOUT_S, process.kill)
+        limit.daemon = True  # an interrupt may come before it can be cancelled
         limit.start()
         try:
             answer = process.stdout.readline()  # its input stays open: see `cluster.on_machine`

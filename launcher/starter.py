@@ -40,6 +40,7 @@ class Starter:
         process = self._process
         assert process.stdin is not None and process.stdout is not None
         limit = threading.Timer(ANSWER_TIMEOUT_S, process.kill)
+        limit.daemon = True  # an interrupt may come before it can be cancelled
         limit.start()
         try:
             with contextlib.suppress(BrokenPipeError):  # it has ended; what it has said tells why

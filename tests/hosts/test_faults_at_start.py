@@ -156,7 +156,7 @@ MOMENTS = ("looking at", "up, the head", "starting an agent")
 def test_ctrl_c_leaves_nothing(clean: Lab, moment: str) -> None:
     process = begin_up(clean, moment)
     os.killpg(process.pid, signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=30 * SLACK)
     assert process.returncode == 130, out
     wait_until(lambda: not clean.processes() and not clean.folders(), "the hosts are clean", 10 * SLACK)
     assert "no cluster is up" in clean.cli("status"), out
