@@ -45,11 +45,13 @@ class Nodes:
     Args:
         request: what was asked of this machine.
         folder: of the cluster.
+        stopping: set when this machine is to end what it has.
     """
 
-    def __init__(self, request: Request, folder: Path):
+    def __init__(self, request: Request, folder: Path, stopping: threading.Event):
         self.request = request
         self.folder = folder
+        self.stopping = stopping
         self.accelerator = Accelerator.parse(request.accelerator)
         self.nodes: dict[str, Node] = {}
         self.places: dict[str, SlicePlace | None] = {}
@@ -62,7 +64,7 @@ class Nodes:
             RuntimeError: naming the host that did not start.
         """
         first, *others = self.request.hosts
-        gcs_address = None if self.request.has_head else wait_for_head(self.folder)
+        gcs_address = None if self.request.has_head else wait_for_head(self.folder, self.stopping)
         self.nodes[first.name] = head = self._node(first, gcs_address, None)
         for host in others:
             threading.Thread(target=self._start_and_stay, args=(host, head), daemon=True).start()
@@ -174,11 +176,11 @@ def log(message: str) -> None:
     print(f"{datetime.datetime.now().isoformat(timespec='milliseconds')} {message}", file=sys.stderr, flush=True)
 
 
-def wait_for_head(folder: Path) -> str:
+def wait_for_head(folder: Path, stopping: threading.Event) -> str:
     """The address of the head's control service, which is told when the head is up; it answers before this returns.
 
     Raises:
-        RuntimeError: it was not told, or it does not answer.
+        RuntimeError: it was not told, or it does not answer, or it is not to be waited for any more.
     """
     deadline = time.monotonic() + JOIN_TIMEOUT_S
     while (address := read_head_address(folder)) is None:
@@ -191,12 +193,12 @@ def wait_for_head(folder: Path) -> str:
             socket.create_connection((host, int(port)), timeout=2.0).close()
             return address
         except OSError as error:
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or stopping.is_set():
                 raise RuntimeError(f"the head's control service at {address} cannot be reached: {error}") from error
             time.sleep(0.1)
 
 
-def hold(nodes: Nodes, stop: threading.Event) -> bool:
+def hold(nodes: Nodes) -> bool:
     """Starts the nodes and watches them until they are to stop.
 
     Returns:
@@ -207,7 +209,7 @@ def hold(nodes: Nodes, stop: threading.Event) -> bool:
     log(f"{len(nodes.nodes)} host(s) up")
     watch = None if nodes.request.has_head else HeadWatch(nodes.report().gcs_address)
     try:
-        while not stop.wait(WATCH_PERIOD_S):
+        while not nodes.stopping.wait(WATCH_PERIOD_S):
             if nodes.first_is_dead():
                 return False
             if watch is not None and watch.away_s() > HEAD_AWAY_S:
@@ -231,9 +233,9 @@ def hold_again(request: Request, folder: Path, stop: threading.Event) -> bool:
     """
     deadline = time.monotonic() + REJOIN_TIMEOUT_S
     while not stop.is_set() and time.monotonic() < deadline:
-        nodes = Nodes(request, folder)
+        nodes = Nodes(request, folder, stop)
         try:
-            if hold(nodes, stop):
+            if hold(nodes):
                 return True
             log("joining the head again")
             deadline = time.monotonic() + REJOIN_TIMEOUT_S
@@ -255,11 +257,11 @@ def main(folder: Path) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     request = Request.load(folder)
-    nodes = Nodes(request, folder)
+    nodes = Nodes(request, folder, stop)
     require_visible_gpus(nodes.accelerator)
     os.makedirs(request.ray_folder, mode=0o700)
     try:
-        good = hold(nodes, stop)
+        good = hold(nodes)
         end_nodes(nodes)
         if not good and not request.has_head:
             good = hold_again(request, folder, stop)

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import shutil
 import time
 from collections.abc import Sequence
 
@@ -9,7 +10,7 @@ from cluster.errors import ClusterError
 from cluster.place_code import Code
 from cluster.provider import Provider, Say, provider_for
 from cluster.ray_spec import RayProviderSpec
-from cluster.record import Cluster, cluster_names, load_spec, save_spec
+from cluster.record import Cluster, cluster_folder, cluster_names, load_spec, save_spec
 from cluster.slices import slice_problems
 from cluster.spec import ClusterSpec
 from launcher.attempt import HostFacts
@@ -71,7 +72,7 @@ def down(name: str, *, force: bool, say: Say, purge: bool = False) -> list[str]:
 
     Args:
         name: of the cluster.
-        force: end jobs that run as CANCELLED.
+        force: end jobs that run as CANCELLED, and forget hosts that cannot be reached.
         say: receives one line for each step.
         purge: remove from its hosts all that was ever written there, checkpoints too.
 
@@ -80,6 +81,7 @@ def down(name: str, *, force: bool, say: Say, purge: bool = False) -> list[str]:
 
     Raises:
         UserError: no such cluster, or jobs run and `force` is not set.
+        FailureError: its head, or another host, cannot be reached, and `force` is not set.
         ClusterError: another version has brought it up, so that it cannot be asked for jobs, and `force` is not set.
     """
     if name not in cluster_names():
@@ -91,21 +93,47 @@ def down(name: str, *, force: bool, say: Say, purge: bool = False) -> list[str]:
         if not force:
             raise
         cluster = None
-    if cluster is not None and cluster.alive():
-        try:
-            with Connection(cluster.socket) as connection:
-                for job in connection.ask({"op": "drain", "force": force})["cancelled"]:
-                    say(f"cancelled job {job}")
-            refresh(cluster)
-        except FailureError as error:
-            say(f"{error}; ending the cluster all the same")
+    if cluster is not None:
+        _drain(cluster, force, say)
     files = read_code(source_root())
     spec = load_spec(name)
     with contextlib.closing(provider_for(spec)) as provider:
         left = _delete(provider, name, _packed(files), "the cluster went down while the job ran", purge=purge)
+    if name in cluster_names():  # some host could not be reached
+        if not force:
+            what = f"cluster {name!r} is not down everywhere; again when all can be reached, or --force:"
+            raise FailureError("\n".join([what, *left]))
+        shutil.rmtree(cluster_folder(name))
     if isinstance(spec.provider, RayProviderSpec):
         say(f"detached; the Ray at {spec.provider.address} is left as it was")
     return left
+
+
+def _drain(cluster: Cluster, force: bool, say: Say) -> None:
+    """Ends the jobs that run, if that is asked for, and takes the records of all.
+
+    Raises:
+        FailureError: the head cannot be reached, and `force` is not set.
+    """
+    if not force:
+        _require_way(cluster)
+    if not cluster.alive():
+        return
+    try:
+        with Connection(cluster.socket) as connection:
+            for job in connection.ask({"op": "drain", "force": force})["cancelled"]:
+                say(f"cancelled job {job}")
+        refresh(cluster)
+    except FailureError as error:
+        if not force:
+            _require_way(cluster)  # it may have been lost only now
+        say(f"{error}; ending the cluster all the same")
+
+
+def _require_way(cluster: Cluster) -> None:
+    if problem := cluster.problem():
+        unknown = f"whether jobs run on {cluster.name!r} is not known"
+        raise FailureError(f"{problem}; {unknown}: --force ends what can be reached")
 
 
 def _existing(provider: Provider, spec: ClusterSpec) -> Cluster | None:

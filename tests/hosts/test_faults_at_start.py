@@ -178,3 +178,27 @@ def test_a_lost_connection_to_one_host_ends_up_everywhere(clean: Lab) -> None:
     out, _ = process.communicate(timeout=120)
     assert process.returncode == 1 and f"host {clean.hosts['h2'].address}" in out, out
     wait_until(lambda: not clean.processes() and not clean.folders(), "the hosts are clean", 20 * SLACK)
+
+
+# -- down
+
+
+def test_down_says_which_host_it_could_not_reach_and_ends_it_later(clean: Lab) -> None:
+    clean.cli("up", str(clean.file))
+    host = clean.hosts["h3"]
+    host.cut()
+    out = clean.cli("down", clean.name, code=1)
+    assert "not down everywhere" in out and f"host {host.address}: it does not answer" in out
+    assert not clean.hosts["h1"].processes() and not clean.hosts["h2"].processes()
+    host.heal()
+    clean.cli("down", clean.name)
+    assert not clean.processes()
+    clean.cli("up", str(clean.file))
+    clean.hosts["h1"].cut()
+    assert "whether jobs run on 'lab' is not known" in clean.cli("down", clean.name, code=1)
+    assert "stays until" in clean.cli("down", clean.name, "--force")
+    assert "no cluster is up" in clean.cli("status")
+    clean.hosts["h1"].heal()
+    clean.cli("up", str(clean.file))  # finds what was forgotten
+    clean.cli("down", clean.name, "--force")
+    clean.purge()
