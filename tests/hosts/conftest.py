@@ -28,6 +28,9 @@ def mended(request: pytest.FixtureRequest) -> Iterator[None]:
         request.getfixturevalue("hosts").restore()
 
 
+BEFORE_UP = "/run/before-up"  # a file on each host, as old as its cluster
+
+
 @dataclasses.dataclass(frozen=True)
 class Lab:
     """A cluster of test hosts over ssh.
@@ -71,7 +74,10 @@ def empty_lab(hosts: TestHosts) -> Iterator[Lab]:
 @pytest.fixture(scope="module")
 def lab(empty_lab: Lab) -> Iterator[Lab]:
     """A cluster of three hosts that is up; nothing of it is left on any of them afterwards."""
+    for host in empty_lab.hosts.hosts.values():
+        host.run(["touch", BEFORE_UP])
     empty_lab.cli("up", str(empty_lab.file))
     yield empty_lab
     empty_lab.cli("down", empty_lab.name, "--force")
     assert not empty_lab.processes()
+    empty_lab.purge()

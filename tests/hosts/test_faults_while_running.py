@@ -215,7 +215,7 @@ def test_a_host_is_killed_and_boots_again(lab: Lab, calm: str) -> None:
     print(f"told after {took:.1f} s")
     assert_recovered(running, [host], calm)
     assert record(running)["hosts"] == [lab.hosts[name].address for name in ("h1", "h3")]
-    said = lab.cli("down", lab.name)
+    said = lab.cli("down", lab.name, code=1)
     assert f"what {host.address} has of the cluster stays until `down` reaches it" in said
     host.boot()
     lab.cli("down", lab.name)

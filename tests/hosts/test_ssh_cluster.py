@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from tests.conftest import Cli, cluster_file
-from tests.hosts.conftest import Lab
+from tests.hosts.conftest import BEFORE_UP, Lab
 
 pytestmark = [pytest.mark.hosts, pytest.mark.timeout(600)]
 
@@ -81,5 +81,5 @@ def test_a_closed_laptop_loses_nothing(lab: Lab) -> None:
 def test_nothing_is_written_outside_the_one_folder(lab: Lab) -> None:
     lab.cli("submit", "psum-check")
     for host in lab.hosts.hosts.values():
-        written = host.run(["find", "/root", "-newer", "/run/ready", "-type", "f", "-not", "-path", "*/.spmd-launch/*"])
+        written = host.run(["find", "/root", "-newer", BEFORE_UP, "-type", "f", "-not", "-path", "*/.spmd-launch/*"])
         assert not [line for line in written.stdout.splitlines() if "/.ssh/" not in line], written.stdout
