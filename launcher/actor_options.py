@@ -27,8 +27,11 @@ class ActorOptions:
 
     def agent(self, host: Host) -> dict[str, Any]:
         """Of that host's agent."""
-        if self._is_ours:  # by its name, not its node's id: a host that has joined again is another node
-            place: dict[str, Any] = {"label_selector": {"spmd-launch/host": host.name}}
+        spec = self._cluster.spec
+        if spec.provider.shares_disk:  # emulated: a node that has died does not come back, and Ray says so at once
+            place = self._on_node(host.node_id)
+        elif self._is_ours:  # by its name, not its node's id: a host that has joined again is another node
+            place = {"label_selector": {"spmd-launch/host": host.name}}
         else:
             place = self._on_node(host.node_id) | self._our_code(Path(host.folder).parents[1])
         return self._common(f"agent:{host.name}", AGENT_CPUS) | place | _all_of_host(self._cluster.spec.hardware)

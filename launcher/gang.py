@@ -67,6 +67,7 @@ class Gang:
         self.joined = asyncio.Event()
         self._num_joined = 0
         self._stopping = False
+        self._over = False
         self._coordinator: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     @property
@@ -91,6 +92,7 @@ class Gang:
             failure.cancel()
             watching.cancel()
             await self.stop()
+            self._over = True  # a follower may not hear that it is cancelled: Python's `wait_for` can swallow it
             for follower in followers:
                 follower.cancel()
             await asyncio.gather(everyone, return_exceptions=True)
@@ -151,7 +153,7 @@ class Gang:
 
     async def _listen(self, rank: RankStatus) -> None:
         heard = 0
-        while not rank.ended:
+        while not rank.ended and not self._over:
             news = await self._ask(rank, heard)
             if news is None:
                 continue
