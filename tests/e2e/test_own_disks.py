@@ -91,6 +91,7 @@ def test_hosts_that_have_lost_their_disks_go_on_from_the_head(cli: Cli, apart: s
     cli.wait_for(lambda: not any(list(disk(cli, apart, host).glob(f"{job}.*")) for host in (0, 1)))
 
 
+@pytest.mark.long
 def test_a_full_disk_on_the_head_costs_checkpoints_not_the_work(cli: Cli, apart: str, calm: dict[str, Any]) -> None:
     process = keeper(cli, apart)
     limits = process.rlimit(resource.RLIMIT_FSIZE)
@@ -106,6 +107,7 @@ def test_a_full_disk_on_the_head_costs_checkpoints_not_the_work(cli: Cli, apart:
     assert_as_calm(cli, "head-full", calm, attempts=1)
 
 
+@pytest.mark.long
 def test_an_agent_that_dies_in_its_copy_leaves_the_step_before(cli: Cli, apart: str, calm: dict[str, Any]) -> None:
     job = "agent-died"
     process = cli.start("submit", *JOB, "--name", job, "--cluster", apart, "--inject", "sleep rank=1 step=5 seconds=4")
@@ -129,6 +131,7 @@ def test_an_agent_that_dies_in_its_copy_leaves_the_step_before(cli: Cli, apart: 
     assert all((path / "manifest.json").exists() for path in storage.glob("step_*"))
 
 
+@pytest.mark.long
 def test_a_keeper_that_dies_is_started_again(cli: Cli, apart: str, calm: dict[str, Any]) -> None:
     job, old = "keeper-died", keeper(cli, apart)
     process = cli.start("submit", *JOB, "--name", job, "--cluster", apart, "--inject", "sleep rank=1 step=5 seconds=2")
