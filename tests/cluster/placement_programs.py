@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -26,9 +27,17 @@ def slices() -> dict[str, Any]:
         "labels": {names[node_id]: node["Labels"] for node_id, node in nodes.items()},
         "resources": {names[node_id]: node["Resources"] for node_id, node in nodes.items()},
         "chosen": chosen,
-        "left": ray.available_resources().get("TPU", 0),
+        "left": _chips_left(),
         "environment": ray.get(_environment("TPU_", taken.placement_group)),
     }
+
+
+def _chips_left(patience_s: float = 15.0) -> float:
+    """What Ray has to give once its control service has heard from all nodes, which takes a moment."""
+    deadline = time.monotonic() + patience_s
+    while (left := ray.available_resources().get("TPU", 0.0)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return float(left)
 
 
 def gpus() -> dict[str, Any]:
