@@ -1,7 +1,5 @@
 """Hosts of the local provider, with no launcher on them: they start at the same moment and nothing is left of them."""
 
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,13 +16,6 @@ pytestmark = [
     pytest.mark.cluster,
     pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),  # the holder is to outlive us
 ]
-
-
-@pytest.fixture
-def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="slt-") as folder:
-        monkeypatch.setenv("SPMD_LAUNCH_HOME", folder)
-        yield Path(folder)
 
 
 def test_hosts_that_start_at_once_all_come_up_and_have_no_agents_of_ray(home: Path) -> None:

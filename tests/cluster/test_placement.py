@@ -4,8 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +23,6 @@ pytestmark = [
     pytest.mark.cluster,
     pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),  # the holder is to outlive us
 ]
-
-
-@pytest.fixture
-def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="slt-") as folder:
-        monkeypatch.setenv("SPMD_LAUNCH_HOME", folder)
-        yield Path(folder)
 
 
 def asked_on(spec: ClusterSpec, program: str, home: Path) -> tuple[dict[str, Any], list[SlicePlace | None]]:
