@@ -35,7 +35,7 @@ from cluster.tpu_host import detect_place
 OBJECT_STORE_BYTES = 128 * 2**20  # a laptop's; what passes through is code, logs and results
 WATCH_PERIOD_S = 0.5
 JOIN_TIMEOUT_S = 110.0
-HEAD_AWAY_S = 25.0  # the head gives a machine up after 16 s, and its ranks' leases are 20 s
+HEAD_AWAY_S = 25.0  # the head gives a machine up after some 23 s, and its ranks' leases are 20 s
 REJOIN_TIMEOUT_S = 600.0  # a head that is away for longer is not waited for
 
 

@@ -221,7 +221,8 @@ def ray_environment(folder: Path, address: str) -> dict[str, str]:
 
     Token authentication with the cluster's own token; no usage reports. On loopback, what Ray calls "no cluster on
     Windows or macOS": otherwise it rewrites 127.0.0.1 to an address that is not loopback, and its control service
-    would be reachable from other machines. Elsewhere, a host that is cut off is given up after 15 s, not 62.
+    would be reachable from other machines. Elsewhere, a host that is cut off is given up after some 23 s, not 62: after
+    a cut of 8 s TCP tries again after 13, and hosts that are busy need some more.
 
     Args:
         folder: of the cluster, here.
@@ -243,7 +244,7 @@ def ray_environment(folder: Path, address: str) -> dict[str, str]:
     return common | {
         "RAY_health_check_period_ms": "2000",
         "RAY_health_check_timeout_ms": "2000",
-        "RAY_health_check_failure_threshold": "4",
+        "RAY_health_check_failure_threshold": "6",
     }
 
 

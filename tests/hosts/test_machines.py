@@ -69,8 +69,9 @@ def test_a_host_sees_the_environments_and_nothing_of_the_user(hosts: TestHosts) 
     assert host.run(["ls", "-A", "/root/.ssh", "/etc/ssh"]).stdout.count("known_hosts") == 0
     assert host.run([sys.executable, "-c", "import numpy; print(numpy.__version__)"]).stdout.strip()
     assert (hosts.laptop.path(ROOT) / "pyproject.toml").exists()
-    with pytest.raises(RuntimeError, match="Read-only file system"):
-        hosts.laptop.run(["touch", str(ROOT / "touched")])
+    # Refused, or kept on the laptop's own disk: that depends on where on this machine the project lies.
+    hosts.laptop.run(["touch", str(ROOT / "touched")], check=False)
+    assert not (ROOT / "touched").exists()
 
 
 def test_what_a_host_writes_stays_on_it(hosts: TestHosts) -> None:
