@@ -9,7 +9,9 @@ process of it is left. Nothing is retried; a failure is a row of the table and e
     --only KIND    one kind of fault
     --seed N       of steps and places (default 7): another one hits elsewhere
     --slack X      bounds of X times the promised seconds, for a machine that others use too (default 1)
-    --json FILE    every run, too
+    --part K/N     only the Kth of N parts of the plan (from 1): parts can run side by side, or on different days
+    --json FILE    every run, too, written after each
+    --tell FILES   runs nothing; prints the table of such files
 """
 
 import argparse
@@ -19,10 +21,13 @@ import os
 import platform
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from bench_cluster import Bench
 from fault_cases import SEED, Injection, plan, sample
@@ -38,10 +43,12 @@ class Outcome:
         recovery_s: from the report to the next useful step, if there was a further attempt.
     """
 
-    injection: Injection
+    kind: str
+    workload: str
+    fault: str
     problems: tuple[str, ...]
-    report_s: float | None
-    recovery_s: float | None
+    report_s: float | None = None
+    recovery_s: float | None = None
 
 
 def run(bench: Bench, injection: Injection, name: str, slack: float) -> Outcome:
@@ -80,27 +87,50 @@ def run(bench: Bench, injection: Injection, name: str, slack: float) -> Outcome:
     if left:
         problems.append(f"ranks left: {left}")
     return Outcome(
-        injection=injection,
+        kind=case.kind,
+        workload=injection.workload,
+        fault=injection.fault,
         problems=tuple(problems),
         report_s=report_s,
         recovery_s=recovered[0] if recovered else None,
     )
 
 
-def work(bench: Bench, injections: list[Injection], slack: float) -> list[Outcome]:
-    """Calm runs first, then every injection; a cluster that a fault has used up is replaced."""
-    outcomes = []
+def run_to_an_end(bench: Bench, injection: Injection, name: str, slack: float) -> Outcome:
+    """As `run`; a job that does not end is an outcome too."""
+    try:
+        return run(bench, injection, name, slack)
+    except (subprocess.TimeoutExpired, RuntimeError) as error:
+        problem = f"a hang, or no cluster after it: {error}"
+        return Outcome(
+            kind=injection.case.kind, workload=injection.workload, fault=injection.fault, problems=(problem,)
+        )
+
+
+def work(
+    bench: Bench, injections: list[Injection], slack: float, keep: Callable[[list[Outcome]], None]
+) -> list[Outcome]:
+    """Calm runs first, then every injection; a cluster that a fault has used up is replaced.
+
+    Args:
+        bench: the cluster, not up.
+        injections: in their order.
+        slack: how many times the promised seconds a report may take.
+        keep: receives all outcomes after each run.
+    """
+    outcomes: list[Outcome] = []
     bench.up()
     try:
         for workload in {injection.workload: None for injection in injections}:
             bench.submit(workload, f"calm-{workload}", check=True)
             bench.calm[workload] = bench.job(f"calm-{workload}")["result"]["result_digest"]
         for number, injection in enumerate(injections):
-            outcome = run(bench, injection, f"run-{number}", slack)
+            outcome = run_to_an_end(bench, injection, f"run-{number}", slack)
             outcomes.append(outcome)
+            keep(outcomes)
             print(f"{number + 1}/{len(injections)} {injection.workload}: {injection.fault}: "
                   f"{'; '.join(outcome.problems) or 'as specified'}", flush=True)  # fmt: skip
-            if injection.case.kind == "kill-raylet":
+            if injection.case.kind == "kill-raylet" or any("hang" in problem for problem in outcome.problems):
                 bench.down()
                 bench.up()
     finally:
@@ -108,20 +138,36 @@ def work(bench: Bench, injections: list[Injection], slack: float) -> list[Outcom
     return outcomes
 
 
-def table(outcomes: list[Outcome]) -> str:
+def table(outcomes: Iterable[Outcome]) -> str:
     """One row a kind of fault, as in docs/reliability.md."""
     lines = [
         "| fault | times | as specified | seconds to the report: median, worst | to the next step: median, worst |",
         "|---|---|---|---|---|",
     ]
-    kinds = dict.fromkeys(outcome.injection.case.kind for outcome in outcomes)
-    for kind in kinds:
-        mine = [outcome for outcome in outcomes if outcome.injection.case.kind == kind]
+    by_kind: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        by_kind.setdefault(outcome.kind, []).append(outcome)
+    for kind, mine in by_kind.items():
         good = sum(not outcome.problems for outcome in mine)
         report = _middle_and_worst([outcome.report_s for outcome in mine])
         recovery = _middle_and_worst([outcome.recovery_s for outcome in mine])
         lines.append(f"| {kind} | {len(mine)} | {good} | {report} | {recovery} |")
     return "\n".join(lines)
+
+
+def load(file: Path) -> list[Outcome]:
+    """The runs of a file that `--json` has written."""
+    runs: list[dict[str, Any]] = json.loads(file.read_text())
+    return [Outcome(**{**run, "problems": tuple(run["problems"])}) for run in runs]
+
+
+def tell(outcomes: list[Outcome]) -> int:
+    """Prints the table, and what was not as specified; returns the exit code."""
+    bad = [outcome for outcome in outcomes if outcome.problems]
+    print(f"{table(outcomes)}\n\n{len(outcomes) - len(bad)} of {len(outcomes)} as specified")
+    for outcome in bad:
+        print(f"{outcome.workload}: {outcome.fault}: {'; '.join(outcome.problems)}")
+    return 1 if bad else 0
 
 
 def _middle_and_worst(values: list[float | None]) -> str:
@@ -136,8 +182,12 @@ def main() -> int:
     parser.add_argument("--only")
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--slack", type=float, default=1.0)
+    parser.add_argument("--part", default="1/1")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--tell", type=Path, nargs="+")
     options = parser.parse_args()
+    if options.tell:
+        return tell([outcome for file in options.tell for outcome in load(file)])
     injections = [
         injection
         for injection in plan(options.times, 2, 2, options.seed)
@@ -145,17 +195,22 @@ def main() -> int:
     ]
     if options.sample:
         injections = sample(injections, options.sample)
+    part, parts = (int(word) for word in options.part.split("/"))
+    injections = injections[part - 1 :: parts]
     folder = Path(tempfile.mkdtemp(prefix="slf-"))
     start = time.monotonic()
+
+    def keep(outcomes: list[Outcome]) -> None:
+        if options.json:
+            options.json.write_text(json.dumps([dataclasses.asdict(outcome) for outcome in outcomes], indent=1))
+
     try:
-        outcomes = work(Bench(folder), injections, options.slack)
+        outcomes = work(Bench(folder), injections, options.slack, keep)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     print(f"\nPython {platform.python_version()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
-          f"{time.monotonic() - start:.0f} s\n\n{table(outcomes)}")  # fmt: skip
-    if options.json:
-        options.json.write_text(json.dumps([dataclasses.asdict(outcome) for outcome in outcomes], indent=1))
-    return 1 if any(outcome.problems for outcome in outcomes) else 0
+          f"{time.monotonic() - start:.0f} s\n")  # fmt: skip
+    return tell(outcomes)
 
 
 if __name__ == "__main__":
