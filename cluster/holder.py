@@ -35,6 +35,7 @@ from cluster.tpu_host import detect_place
 OBJECT_STORE_BYTES = 128 * 2**20  # a laptop's; what passes through is code, logs and results
 WATCH_PERIOD_S = 0.5
 JOIN_TIMEOUT_S = 110.0
+POLL_S = 0.02
 HEAD_AWAY_S = 25.0  # the head gives a machine up after some 23 s, and its ranks' leases are 20 s
 REJOIN_TIMEOUT_S = 600.0  # a head that is away for longer is not waited for
 
@@ -183,19 +184,16 @@ def wait_for_head(folder: Path, stopping: threading.Event) -> str:
         RuntimeError: it was not told, or it does not answer, or it is not to be waited for any more.
     """
     deadline = time.monotonic() + JOIN_TIMEOUT_S
-    while (address := read_head_address(folder)) is None:
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"the head was not up after {JOIN_TIMEOUT_S:g} s")
-        time.sleep(0.02)
-    host, _, port = address.rpartition(":")
-    while True:
-        try:
-            socket.create_connection((host, int(port)), timeout=2.0).close()
-            return address
-        except OSError as error:
-            if time.monotonic() > deadline or stopping.is_set():
-                raise RuntimeError(f"the head's control service at {address} cannot be reached: {error}") from error
-            time.sleep(0.1)
+    why = f"the head was not up after {JOIN_TIMEOUT_S:g} s"
+    while time.monotonic() < deadline and not stopping.wait(POLL_S):
+        if address := read_head_address(folder):
+            host, _, port = address.rpartition(":")
+            try:
+                socket.create_connection((host, int(port)), timeout=2.0).close()
+                return address
+            except OSError as error:
+                why = f"the head's control service at {address} cannot be reached: {error}"
+    raise RuntimeError("told to end before the head was up" if stopping.is_set() else why)
 
 
 def hold(nodes: Nodes) -> bool:
@@ -225,25 +223,34 @@ def hold(nodes: Nodes) -> bool:
             watch.close()
 
 
-def hold_again(request: Request, folder: Path, stop: threading.Event) -> bool:
-    """Joins the head again whenever this machine's node was ended, as it is when it was cut off for long.
+def hold_on(request: Request, folder: Path, stopping: threading.Event) -> bool:
+    """As `hold`; a machine without the head joins it again whenever its node was ended, as after a long cut.
 
     Returns:
-        False if the head did not answer for REJOIN_TIMEOUT_S.
+        False if what cannot be replaced died, or if the head was not reached again for REJOIN_TIMEOUT_S.
+
+    Raises:
+        RuntimeError: the nodes have not come up at all.
     """
-    deadline = time.monotonic() + REJOIN_TIMEOUT_S
-    while not stop.is_set() and time.monotonic() < deadline:
-        nodes = Nodes(request, folder, stop)
+    deadline = None
+    while deadline is None or time.monotonic() < deadline:
+        nodes = Nodes(request, folder, stopping)
         try:
             if hold(nodes):
                 return True
-            log("joining the head again")
+            if request.has_head:
+                return False
             deadline = time.monotonic() + REJOIN_TIMEOUT_S
-        except RuntimeError as error:  # the head is not to be reached now
-            log(f"cannot join the head: {error}")
+        except RuntimeError as error:
+            if deadline is None:
+                raise
+            log(f"the head is not to be reached now: {error}")
         finally:
             end_nodes(nodes)
-    return stop.is_set()
+        if stopping.is_set():
+            return True
+        log("joining the head again")
+    return False
 
 
 def end_nodes(nodes: Nodes) -> None:
@@ -257,21 +264,16 @@ def main(folder: Path) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     request = Request.load(folder)
-    nodes = Nodes(request, folder, stop)
-    require_visible_gpus(nodes.accelerator)
+    require_visible_gpus(Accelerator.parse(request.accelerator))
     os.makedirs(request.ray_folder, mode=0o700)
     try:
-        good = hold(nodes)
-        end_nodes(nodes)
-        if not good and not request.has_head:
-            good = hold_again(request, folder, stop)
+        good = hold_on(request, folder, stop)
         if not good:
             why = f"the Ray processes of {request.hosts[0].name} died"
             log(f"{why}: ending what this machine has of the cluster")
             write_json(folder / "ended.json", {"why": why})
         return 0 if good else 1
     finally:
-        end_nodes(nodes)
         shutil.rmtree(request.ray_folder, ignore_errors=True)
         log("ended")
 

@@ -74,6 +74,8 @@ class HostPool:
         answers = await asyncio.gather(*(self._answers(host, 0.0) for host in lost))
         back = {host for host, answered in zip(lost, answers, strict=True) if answered}
         self.lost -= back
+        for host in back:  # its agent was started again, and has imported nothing
+            self.agents[host].fill_standby.remote()
         return bool(back)
 
     async def _answers(self, host: str, patience_s: float) -> bool:

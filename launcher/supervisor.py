@@ -21,7 +21,7 @@ from launcher.client_server import ClientServer
 from launcher.errors import FailureError, UserError
 from launcher.host_pool import HostPool
 from launcher.job import JobSpec, JobState
-from launcher.job_folder import JobFolder, all_jobs
+from launcher.job_folder import JobFolder, all_jobs, jobs_folder
 from launcher.job_queue import Waiting, next_to_start
 from launcher.job_record import JobRecord
 from launcher.job_run import JobRun
@@ -90,6 +90,8 @@ class Supervisor:
                 answer = await self._stacks(request["name"])
             case "cancel":
                 answer = await self._cancel(request["name"], "cancelled by hand")
+            case "prune":
+                self._prune(request["name"])
             case "facts":
                 answer = {"facts": await host_report.facts(self.pool)}
             case "sockets":
@@ -262,6 +264,16 @@ class Supervisor:
                 job.record.changed.clear()
                 await job.record.changed.wait()
         return {"name": name, "state": job.record.state}
+
+    def _prune(self, name: str) -> None:
+        """Forgets a job that has ended, and its record: its name can be used again."""
+        folder = JobFolder(jobs_folder() / name)
+        if not folder.exists() or folder.job()["cluster"] != self.cluster.name:
+            return
+        if not folder.state().ended:
+            raise UserError(f"job {name!r} is {folder.state()}: only a job that has ended can be removed")
+        folder.remove()
+        self.jobs.pop(name, None)
 
     async def _drain(self, force: bool) -> Message:
         """Refuses while jobs run, unless forced; then ends them all as CANCELLED."""

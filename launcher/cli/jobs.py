@@ -7,7 +7,7 @@ import click
 from cluster.record import Cluster, running_clusters
 from launcher.cli.console import next_commands, show_json, table
 from launcher.cli.results import find_job
-from launcher.errors import UserError
+from launcher.errors import FailureError, UserError
 from launcher.job import JobState
 from launcher.job_folder import JobFolder, all_jobs
 from launcher.protocol import Connection
@@ -57,10 +57,21 @@ def _prune(chosen: list[JobFolder], older_than_days: float) -> None:
     limit = time.time() - older_than_days * 86400
     old = [job for job in all_jobs() if job.state().ended and (job.path / "job.json").stat().st_mtime < limit]
     for job in chosen or old:
+        _prune_on_head(job)
         job.remove()
         click.echo(f"removed {job.name}")
     if not chosen and not old:
         click.echo(f"no ended job is older than {older_than_days:g} days")
+
+
+def _prune_on_head(job: JobFolder) -> None:
+    """Of a remote cluster the head has the record, of which ours is a copy; one that is down keeps it until `up`."""
+    cluster = Cluster.load(job.job()["cluster"])
+    if cluster is not None and cluster.is_remote:
+        if problem := cluster.problem():
+            raise FailureError(f"the head of cluster {cluster.name!r} has the record of job {job.name!r}: {problem}")
+        with Connection(cluster.socket) as connection:
+            connection.ask({"op": "prune", "name": job.name})
 
 
 @click.command()

@@ -55,6 +55,18 @@ def test_results_plots_logs_and_events_come_to_the_client(lab: Lab) -> None:
     assert remote.read_bytes() == (folder / "results" / "summary.json").read_bytes()
 
 
+def test_a_pruned_job_is_gone_from_the_head_too(lab: Lab) -> None:
+    head = lab.hosts["h1"]
+    record = head.path(f"/root/.spmd-launch/hosts/{head.address}/jobs/again")
+    lab.cli("submit", "psum-check", "--name", "again")
+    assert record.exists() and "there is a job of that name" in lab.cli(
+        "submit", "psum-check", "--name", "again", code=2
+    )
+    lab.cli("jobs", "--prune", "again")
+    assert not record.exists() and not (lab.cli.home / "jobs" / "again").exists()
+    lab.cli("submit", "psum-check", "--name", "again")
+
+
 def test_a_second_client_adopts_the_cluster_and_sees_its_jobs(lab: Lab) -> None:
     lab.cli("submit", "psum-check", "--name", "seen")
     with tempfile.TemporaryDirectory(prefix="slt-") as folder:
