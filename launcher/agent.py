@@ -18,8 +18,9 @@ from cluster.processes import MARKER
 from launcher.attempt import AGENT_RESTARTED, HostFacts, HostNews, RankTask
 from launcher.certificates import RankFiles, new_request, write_files
 from launcher.code_copy import unpack
+from launcher.command_process import Executed, execute, start_command
 from launcher.device_count import count_devices
-from launcher.environment import flags_that_matter, rank_environment
+from launcher.environment import command_environment, flags_that_matter, rank_environment
 from launcher.host_attempt import HostAttempt
 from launcher.host_copies import HostCopies
 from launcher.host_sockets import HostSockets, look_at_sockets
@@ -173,6 +174,10 @@ class Agent:
         keep(cold.end_after(rank))
         return rank
 
+    async def execute(self, words: list[str], timeout_s: float) -> Executed:
+        """Runs a command on this host, beside whatever runs; ends it after `timeout_s`."""
+        return await execute(words, self._command_environment(), self.folder / "work", timeout_s)
+
     # -- attempts
 
     async def certificate_request(self, attempt_id: str) -> bytes:
@@ -187,13 +192,21 @@ class Agent:
         self.code_digest = task.code_digest
         folder = self.folder / "attempts" / task.attempt_id
         tls = self._write_certificate(task, folder)  # what may fail comes before there is a process
-        process = await self._fork(task.code_digest)
+        if task.command is None:
+            process, speaks = await self._fork(task.code_digest), True
+        else:
+            environment, code = self._command_environment(), self._code(task.code_digest)
+            process, speaks = await start_command(task, environment, host=self.folder, code=code, folder=folder)
         copies = HostCopies(self.keeper, task, self.folder / "storage") if task.own_disk else None
         attempt = HostAttempt(task, process, folder, copies)
         self.attempts[task.attempt_id] = attempt
         assignment = attempt.assignment(self.host, self.address, self.folder / "files", tls)
         await process.assign(assignment, attempt.hear, attempt.silence_s)
         keep(attempt.follow())
+        if task.command is not None:
+            attempt.hear({"type": "joined"})  # whether it calls JAX at all is its own affair
+        if not speaks:
+            keep(attempt.speak())
         return process.pid
 
     async def coordinate(self, attempt_id: str, address: str) -> None:
@@ -272,6 +285,14 @@ class Agent:
         return rank_environment(
             host_folder=self.folder,
             code=self._code(code_digest),
+            accelerator=self.accelerator,
+            devices_per_host=self.devices_per_host,
+            cluster_env=self.cluster_env,
+        )
+
+    def _command_environment(self) -> dict[str, str]:
+        return command_environment(
+            host_folder=self.folder,
             accelerator=self.accelerator,
             devices_per_host=self.devices_per_host,
             cluster_env=self.cluster_env,

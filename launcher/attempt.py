@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launcher.certificates import RankCertificate
+from launcher.command import Command
 from launcher.faults import Fault
 from launcher.job import JobSpec
 
@@ -37,6 +38,7 @@ class RankTask:
         replay: `step` and `blocks` whose fingerprints to tell there, see `launcher.replay`; None: nothing is asked.
         environment: variables of this rank in this attempt, see `cluster.slices.rank_variables`.
         certificate: what the rank shows its peers; added when its agent has asked for it.
+        command: what runs instead of the workload, with the values of all its variables.
     """
 
     attempt_id: str
@@ -62,6 +64,7 @@ class RankTask:
     replay: Mapping[str, Any] | None = None
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     certificate: RankCertificate | None = None
+    command: Command | None = None
 
 
 def tasks_for(
@@ -73,6 +76,7 @@ def tasks_for(
     devices_per_host: int,
     own_disk: bool,
     replay: Mapping[str, Any] | None,
+    secrets: Mapping[str, str],
 ) -> list[RankTask]:
     """What the ranks of one attempt are told, in the order of ranks.
 
@@ -83,9 +87,13 @@ def tasks_for(
         environments: one a rank, as in `RankTask`.
         devices_per_host: says which rank a fault on a device falls to.
         own_disk, replay: as in `RankTask`.
+        secrets: values of the command's secret variables.
     """
     attempt_id = f"{spec.name}.{attempt}.{time.time_ns():x}"  # unique for ever, readable in a process list
     faults = [Fault.from_json(fault) for fault in spec.faults]
+    command = spec.command
+    if command is not None:
+        command = dataclasses.replace(command, variables={**command.variables, **secrets})
     return [
         RankTask(
             attempt_id=attempt_id,
@@ -110,6 +118,7 @@ def tasks_for(
             own_disk=own_disk,
             replay=replay,
             environment=environment,
+            command=command,
         )
         for rank, environment in enumerate(environments)
     ]

@@ -37,6 +37,35 @@ def rank_environment(
         devices_per_host: emulated devices, where the accelerator is `cpu`.
         cluster_env: `env` of the cluster file.
     """
+    return _host_environment(accelerator, devices_per_host, cluster_env) | {
+        "HOME": str(host_folder / "home"),
+        "TMPDIR": str(host_folder / "tmp"),
+        "PYTHONPATH": str(code),
+        # The template is forked, so it must have one thread; these libraries start theirs when they are imported.
+        "OPENBLAS_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+        "MPLBACKEND": "Agg",
+        "SPMD_LAUNCH_PREIMPORT": preimports(),
+    }
+
+
+def command_environment(
+    *, host_folder: Path, accelerator: str, devices_per_host: int, cluster_env: Mapping[str, str]
+) -> dict[str, str]:
+    """The variables of a user's command: their home is theirs, and nothing of ours is on Python's path.
+
+    Args:
+        host_folder, accelerator, devices_per_host, cluster_env: as in `rank_environment`.
+    """
+    environment = _host_environment(accelerator, devices_per_host, cluster_env)
+    if "PYTHONPATH" not in cluster_env:
+        environment.pop("PYTHONPATH", None)  # the agent's: it leads to our code
+    return environment | {"TMPDIR": str(host_folder / "tmp")}
+
+
+def _host_environment(accelerator: str, devices_per_host: int, cluster_env: Mapping[str, str]) -> dict[str, str]:
+    """What every process has that may run JAX on this host."""
     others = ("RAY_", "SPMD_LAUNCH_", MEGASCALE)  # an attempt over several slices brings MEGASCALE variables of its own
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(others)}
     environment = inherited | dict(cluster_env)
@@ -45,18 +74,9 @@ def rank_environment(
         environment["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={devices_per_host}".strip()
     environment["JAX_PLATFORMS"] = JAX_PLATFORMS[accelerator]
     return environment | {
-        "HOME": str(host_folder / "home"),
-        "TMPDIR": str(host_folder / "tmp"),
-        "PYTHONPATH": str(code),
         "PYTHONHASHSEED": "0",  # iteration order of sets must not differ between hosts
         "PYTHONUNBUFFERED": "1",
-        # The template is forked, so it must have one thread; these libraries start theirs when they are imported.
-        "OPENBLAS_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
-        "OMP_NUM_THREADS": "1",
-        "MPLBACKEND": "Agg",
         "SPMD_LAUNCH_LEASE_S": f"{LEASE_S:g}",
-        "SPMD_LAUNCH_PREIMPORT": preimports(),
         MARKER: os.environ.get(MARKER, ""),
     }
 

@@ -258,6 +258,7 @@ class Gang:
             self._end_badly(rank, error=event["error"], memory=event["error"].get("memory"))
         elif kind == "exit":
             rank.ended = True
+            event["stopped"] = self._stopping
             self.watch.finish(rank.rank, ended=True)
             self._handle_exit(rank, event)
         self._hear(rank.rank, event)

@@ -10,12 +10,14 @@ from pathlib import Path
 
 from launcher.attempt import HostNews, RankTask
 from launcher.certificates import RankFiles
+from launcher.command import PHASE
 from launcher.host_copies import HostCopies
 from launcher.rank.memory import host_bytes
 from launcher.rank_process import Message, RankProcess, keep
 from launcher.stacks import kernel_state
 
 LOG_PERIOD_S = 0.1
+SPEAK_PERIOD_S = 1.0
 
 
 class HostAttempt:
@@ -45,7 +47,7 @@ class HostAttempt:
         self._spoke = time.monotonic()
         self._news = asyncio.Event()
         self._heard = time.monotonic()
-        self.output.mkdir(parents=True)
+        self.output.mkdir(parents=True, exist_ok=True)
 
     def assignment(self, host: str, address: str, files: Path, tls: RankFiles) -> Message:
         """The one message that turns a fork of the template into a rank."""
@@ -120,8 +122,18 @@ class HostAttempt:
         # The kernel counts what it kills on this host for want of memory, not whom: beside a SIGKILL that is enough.
         out_of_memory = end.code == -signal.SIGKILL and oom_kills() > self._oom_kills
         memory = {"peak_bytes": end.peak_bytes, "host_bytes": host_bytes()}
+        if self.task.command is not None and end.code == 0:
+            self._add({"type": "result", "metrics": {}, "diagnostics": {}, "result_digest": ""})
         self._add({"type": "exit", "code": end.code, "out_of_memory": out_of_memory, "memory": memory})
         self.ended.set()
+
+    async def speak(self) -> None:
+        """Says that the process is there, for a command that cannot say so itself."""
+        place = {"type": "progress", "moves": 1, "phase": PHASE, "step": 0, "total": 0, "launches": 0, "own_s": 0.0}
+        while not self.ended.is_set():
+            self.hear(place)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.ended.wait(), SPEAK_PERIOD_S)
 
     def _add(self, event: Message) -> None:
         """Records an event; times are this host's monotonic clock, for durations only."""

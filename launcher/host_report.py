@@ -2,11 +2,13 @@
 
 import asyncio
 import dataclasses
+from collections.abc import Sequence
 
 import ray
 from ray.exceptions import RayError
 
 from cluster.record import Cluster
+from launcher.command_process import Executed
 from launcher.exposure import RAYLET_PORTS
 from launcher.host_pool import HostPool
 from launcher.parity import gather_facts
@@ -43,6 +45,20 @@ async def facts(pool: HostPool) -> list[Message]:
     """Each host: a `launcher.attempt.HostFacts`."""
     found = await asyncio.wait_for(gather_facts(list(pool.agents.values())), FACTS_TIMEOUT_S)
     return [dataclasses.asdict(fact) for fact in found]
+
+
+async def execute(pool: HostPool, hosts: Sequence[str], words: Sequence[str], timeout_s: float) -> list[Message]:
+    """Runs a command on these hosts at once: of each host `host` and a `launcher.command_process.Executed`."""
+    return list(await asyncio.gather(*(_execute(pool, host, words, timeout_s) for host in hosts)))
+
+
+async def _execute(pool: HostPool, host: str, words: Sequence[str], timeout_s: float) -> Message:
+    asked = pool.agents[host].execute.remote(list(words), timeout_s)
+    try:
+        done: Executed = await asyncio.wait_for(asked, timeout_s + STATE_TIMEOUT_S)
+    except (RayError, TimeoutError) as error:
+        done = Executed(code=None, error=f"its agent does not answer ({type(error).__name__})")
+    return {"host": host, "code": done.code, "output": done.output.decode(errors="replace"), "error": done.error}
 
 
 async def sockets(pool: HostPool) -> Message:

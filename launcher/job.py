@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from launcher.command import Command
+
 
 class JobState(enum.StrEnum):
     """Where a job is in its life. The arrows are in `NEXT_STATES`; nothing else moves."""
@@ -91,6 +93,7 @@ class JobSpec(JobOptions):
         config: every parameter with its value.
         num_hosts: how many hosts, hence ranks.
         faults: asked for with `--inject`, see `launcher.faults.Fault`.
+        command: what runs instead of a workload.
         code_digest: of the shipped copy of our packages, see `launcher.code_copy`.
         files: input files by the parameter that names them.
         versions: of the client that submitted, by package.
@@ -108,6 +111,7 @@ class JobSpec(JobOptions):
     versions: Mapping[str, str]
     submitted: str
     faults: Sequence[Mapping[str, Any]] = ()
+    command: Command | None = None
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -115,7 +119,8 @@ class JobSpec(JobOptions):
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "JobSpec":
         files = {param: InputFile(**file) for param, file in value["files"].items()}
-        return cls(**{**value, "files": files, "faults": tuple(value.get("faults", ()))})
+        command = Command.from_json(value["command"]) if value.get("command") else None
+        return cls(**{**value, "files": files, "faults": tuple(value.get("faults", ())), "command": command})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

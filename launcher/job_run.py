@@ -35,9 +35,6 @@ WAIT_FOR_EMULATED_S = 60.0
 WAIT_FOR_MACHINES_S = 300.0  # one that was cut off joins again when the way is open, and that takes half a minute
 HOST_RETURN_S = 4.0  # Ray starts a killed agent again in one to two seconds
 LOOK_PERIOD_S = 1.0
-# How long to wait for hosts when too few are left.
-WAIT_FOR_EMULATED_S = 60.0
-WAIT_FOR_MACHINES_S = 300.0  # one that was cut off joins again when the way is open, and that takes half a minute
 FENCE_TIMEOUT_S = 120.0  # it may have to wait for the commit of an older attempt
 
 
@@ -49,6 +46,9 @@ class JobRun:
         cluster: that it runs on.
         authority: the cluster's.
         keeper: Ray handle of the head's keeper, where its checkpoints lie on the head's disk; else None.
+
+    Attributes:
+        secrets: values of its command's secret variables, which are on no record.
     """
 
     def __init__(self, record: JobRecord, cluster: Cluster, authority: Authority, keeper: Any | None = None):
@@ -65,6 +65,7 @@ class JobRun:
             wait_for_hosts_s=WAIT_FOR_EMULATED_S if cluster.spec.provider.shares_disk else WAIT_FOR_MACHINES_S,
         )
         self.keeper = keeper
+        self.secrets: dict[str, str] = {}
         self.authority = authority
         self.gang: Gang | None = None
         self._suspects: dict[str, str] = {}  # the cluster's, once the job runs
@@ -85,6 +86,9 @@ class JobRun:
             blobs: code and files to ship.
             lost: why the attempt that was running is gone, where a supervisor before this one had started it.
         """
+        if missing := self._missing_secrets():
+            self.record.end(JobState.FAILED, missing)
+            return
         files = [(file.sha256, file.name) for file in self.spec.files.values()]
         self._suspects = pool.suspects
         ports_lost = 0
@@ -184,6 +188,8 @@ class JobRun:
         return [self.spec.num_hosts, *fewer]
 
     def _fits(self, num_hosts: int) -> bool:
+        if self.spec.command is not None:
+            return True  # it alone knows
         files = {param: file.name for param, file in self.spec.files.items()}
         layout = Layout(num_hosts=num_hosts, devices_per_host=self.devices_per_host)
         try:
@@ -191,6 +197,16 @@ class JobRun:
         except ConfigError:
             return False
         return True
+
+    def _missing_secrets(self) -> str:
+        command = self.spec.command
+        missing = [name for name in command.secrets if name not in self.secrets] if command else []
+        return (
+            f"the supervisor was started again, and the values of {', '.join(missing)} are on no record: "
+            f"set them where you are, and `spmd-launch submit --resume {self.spec.name}`"
+            if missing
+            else ""
+        )
 
     def _environments(self, hosts: Sequence[str]) -> list[dict[str, str]]:
         """What tells each rank of its place among several slices."""
@@ -209,6 +225,7 @@ class JobRun:
             devices_per_host=self.devices_per_host,
             own_disk=self.keeper is not None,
             replay=self._replay(len(hosts)),
+            secrets=self.secrets,
         )
         attempt_id = tasks[0].attempt_id
         await self._shut_out_older(attempt_id)

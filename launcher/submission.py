@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import hashlib
 import importlib
+import os
 import secrets
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -50,6 +51,7 @@ class Prepared:
     code: bytes
     files: Mapping[str, Path]
     resume: bool = False
+    secrets: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def prepare(request: Request) -> Prepared:
@@ -59,8 +61,8 @@ def prepare(request: Request) -> Prepared:
         UserError: with the parameter, what was given, and what would fit; or the cluster runs another version.
     """
     cluster = choose_cluster(request.cluster)
-    layout = _layout(cluster, request.num_hosts or cluster.spec.num_hosts)
-    name = _job_name(request)
+    layout = choose_layout(cluster, request.num_hosts)
+    name = choose_name(request.name, request.workload)
     faults = [parse_fault(text) for text in request.faults]
     check_faults(faults, layout.num_hosts, layout.devices_per_host, cluster.spec.provider.owns_ray)
     config = _check_config(request.workload, request.settings, layout)
@@ -100,8 +102,10 @@ def prepare_resume(name: str, settings: Mapping[str, str], cluster_name: str | N
         refresh(cluster, [name], inputs=True)
     folder = _ended_job(name, cluster)
     old = folder.spec()
-    layout = _layout(cluster, min(old.num_hosts, cluster.spec.num_hosts))
+    layout = choose_layout(cluster, min(old.num_hosts, cluster.spec.num_hosts))
     kept = {param: folder.path / "inputs" / file.sha256 / file.name for param, file in old.files.items()}
+    if old.command is not None:
+        return _resumed_command(cluster, old, kept, settings, layout)
     given = {**old.settings, **{param: str(path) for param, path in kept.items()}, **settings}
     config = _check_config(old.workload, given, layout)
     rest, files, paths = _input_files(file_params(type(config)), given)
@@ -119,6 +123,32 @@ def prepare_resume(name: str, settings: Mapping[str, str], cluster_name: str | N
     return Prepared(cluster, spec, pack(code), paths, resume=True)
 
 
+def _resumed_command(
+    cluster: Cluster, old: JobSpec, kept: Mapping[str, Path], settings: Mapping[str, str], layout: Layout
+) -> Prepared:
+    """The same command again, in the folder that was shipped with it."""
+    assert old.command is not None
+    if settings:
+        raise UserError(f"--set: job {old.name!r} runs a command, which has no parameters")
+    code = read_code(source_root())
+    require_same_launcher(cluster, code)
+    spec = dataclasses.replace(old, num_hosts=layout.num_hosts, code_digest=digest_code(code), versions=versions())
+    paths = {old.files[param].sha256: path for param, path in kept.items()}
+    return Prepared(cluster, spec, pack(code), paths, resume=True, secrets=secret_values(old.command.secrets))
+
+
+def secret_values(names: Sequence[str]) -> dict[str, str]:
+    """Values of variables of this process.
+
+    Raises:
+        UserError: one is not set.
+    """
+    missing = [name for name in names if name not in os.environ]
+    if missing:
+        raise UserError(f"--env {missing[0]}: it is not set here; set it, or give --env {missing[0]}=VALUE")
+    return {name: os.environ[name] for name in names}
+
+
 def _ended_job(name: str, cluster: Cluster) -> JobFolder:
     """The record of a job that may be resumed: it has ended, or its cluster has; from the storage if it is not here."""
     local: JobFolder | None = JobFolder(jobs_folder() / name)
@@ -132,7 +162,17 @@ def _ended_job(name: str, cluster: Cluster) -> JobFolder:
     return local
 
 
-def _layout(cluster: Cluster, num_hosts: int) -> Layout:
+def choose_layout(cluster: Cluster, num_hosts: int | None) -> Layout:
+    """What a job gets of a cluster.
+
+    Args:
+        cluster: that is up.
+        num_hosts: asked for; None: all.
+
+    Raises:
+        UserError: there are not so many, or not in whole slices.
+    """
+    num_hosts = cluster.spec.num_hosts if num_hosts is None else num_hosts
     if not 1 <= num_hosts <= cluster.spec.num_hosts:
         raise UserError(f"--num-hosts {num_hosts}: cluster {cluster.name!r} has {cluster.spec.num_hosts} host(s)")
     accelerator = cluster.spec.hardware
@@ -158,7 +198,8 @@ def send(prepared: Prepared, *, wait: bool) -> Message:
         prepared: the job.
         wait: queue behind other jobs; else be refused if hosts are not free.
     """
-    request = {"op": "submit", "spec": prepared.spec.to_json(), "wait": wait, "resume": prepared.resume}
+    request = {"op": "submit", "spec": prepared.spec.to_json(), "wait": wait, "resume": prepared.resume,
+               "secrets": dict(prepared.secrets)}  # fmt: skip
     with Connection(prepared.cluster.socket) as connection:
         answer = connection.ask(request)
         for digest in answer.get("missing", ()):
@@ -196,20 +237,24 @@ def _named_cluster(name: str) -> Cluster:
     return cluster
 
 
-def _job_name(request: Request) -> str:
-    if request.name is None:
+def choose_name(given: str | None, workload: str) -> str:
+    """The name of a new job: as given, or the first free WORKLOAD-N.
+
+    Raises:
+        UserError: it is no name, or taken.
+    """
+    if given is None:
         taken = {job.name for job in all_jobs()}
-        return next(name for number in range(1, 10**6) if (name := f"{request.workload}-{number}") not in taken)
-    if not valid_name(request.name):
-        raise UserError(f"--name {request.name!r}: {NAME_RULE}")
-    if request.name in cluster_names():
-        raise UserError(f"--name {request.name!r}: a cluster has that name")
-    if (jobs_folder() / request.name).exists():
+        return next(name for number in range(1, 10**6) if (name := f"{workload}-{number}") not in taken)
+    if not valid_name(given):
+        raise UserError(f"--name {given!r}: {NAME_RULE}")
+    if given in cluster_names():
+        raise UserError(f"--name {given!r}: a cluster has that name")
+    if (jobs_folder() / given).exists():
         raise UserError(
-            f"--name {request.name!r}: there is a job of that name; choose another, "
-            f"or `spmd-launch jobs --prune {request.name}`"
+            f"--name {given!r}: there is a job of that name; choose another, or `spmd-launch jobs --prune {given}`"
         )
-    return request.name
+    return given
 
 
 def _input_files(
@@ -230,7 +275,7 @@ def _input_files(
         path = Path(text).expanduser() if text is not None else _make_default(str(maker))
         if not path.is_file():
             raise UserError(f"{param}={text}: there is no such file here (a file on the hosts: {param}=host:/path)")
-        digest = _sha256(path)
+        digest = sha256_of(path)
         files[param] = InputFile(name=path.name, sha256=digest, num_bytes=path.stat().st_size)
         paths[digest] = path
         rest.pop(param, None)
@@ -238,18 +283,24 @@ def _input_files(
 
 
 def _make_default(maker: str) -> Path:
-    """Freezes a workload's default input in a temporary folder, which lives as long as this process."""
+    """Freezes a workload's default input."""
     module, _, function = maker.partition(":")
-    folder = tempfile.TemporaryDirectory(prefix="spmd-launch-")
-    _DEFAULTS.append(folder)
-    path: Path = getattr(importlib.import_module(module), function)(Path(folder.name))
+    path: Path = getattr(importlib.import_module(module), function)(temporary_folder())
     return path
 
 
-_DEFAULTS: list[tempfile.TemporaryDirectory[str]] = []
+def temporary_folder() -> Path:
+    """A new folder that lives as long as this process."""
+    folder = tempfile.TemporaryDirectory(prefix="spmd-launch-")
+    _FOLDERS.append(folder)
+    return Path(folder.name)
 
 
-def _sha256(path: Path) -> str:
+_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def sha256_of(path: Path) -> str:
+    """Of a file's content, in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while piece := file.read(1 << 20):

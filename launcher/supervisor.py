@@ -79,7 +79,8 @@ class Supervisor:
         answer: Message = {}
         match request["op"]:
             case "submit":
-                answer = self._submit(JobSpec.from_json(request["spec"]), request["wait"], request["resume"])
+                spec = JobSpec.from_json(request["spec"])
+                answer = self._submit(spec, request["wait"], request["resume"], request["secrets"])
             case "blob":
                 self.blobs.put(request["digest"], data, is_file=request["is_file"])
             case "status":
@@ -94,6 +95,9 @@ class Supervisor:
                 self._prune(request["name"])
             case "facts":
                 answer = {"facts": await host_report.facts(self.pool)}
+            case "exec":
+                hosts = list(self.pool.agents) if request["host"] is None else [request["host"]]
+                answer = {"hosts": await host_report.execute(self.pool, hosts, request["words"], request["timeout_s"])}
             case "sockets":
                 answer = await host_report.sockets(self.pool)
             case "drain":
@@ -144,7 +148,7 @@ class Supervisor:
 
     # -- jobs
 
-    def _submit(self, spec: JobSpec, wait: bool, resume: bool) -> Message:
+    def _submit(self, spec: JobSpec, wait: bool, resume: bool, secrets: dict[str, str]) -> Message:
         missing = self.blobs.missing([spec.code_digest, *(file.sha256 for file in spec.files.values())])
         if missing:
             return {"missing": missing}
@@ -158,6 +162,7 @@ class Supervisor:
         for file in spec.files.values():
             folder.keep_input(self.blobs.path(file.sha256), file)
         job = self._add(spec, folder)
+        job.secrets = secrets
         job.record.event("resumed-by-hand" if resume else "submitted")
         job.record.enqueue()
         self._start_next()

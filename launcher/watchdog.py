@@ -4,6 +4,7 @@ import bisect
 import dataclasses
 from collections.abc import Sequence
 
+from launcher.command import PHASE
 from launcher.environment import LEASE_S
 from launcher.timeline import RankProgress
 
@@ -19,6 +20,7 @@ class Bounds:
         usual_factor: and at least so many times the usual (median) time between two reports.
         longest_factor: and so many times the longest of the last ones: a step that validates takes longer than most.
         start_s: in start, import, rendezvous, load, and up to the first step.
+        script_s: in a user's script that tells nothing, while others wait for it in the rendezvous.
         compile_s: in a compilation; after `late_compile_s` with others ahead, a warning.
         checkpoint_s: in a checkpoint or a restore.
         gather_s: in a gather or a replica check.
@@ -34,6 +36,7 @@ class Bounds:
     usual_factor: float = 5.0
     longest_factor: float = 2.0
     start_s: float = 120.0
+    script_s: float = 300.0
     compile_s: float = 1800.0
     late_compile_s: float = 60.0
     checkpoint_s: float = 600.0
@@ -88,6 +91,7 @@ def bound_s(rank: RankProgress, bounds: Bounds) -> float:
         "restore": bounds.checkpoint_s,
         "gather": bounds.gather_s,
         "replica": bounds.gather_s,
+        PHASE: bounds.script_s,
         **dict.fromkeys(("start", "import", "rendezvous", "load", "run"), bounds.start_s),
     }
     return of_phase.get(kind, bounds.other_s)
@@ -165,7 +169,8 @@ def _together(ranks: Sequence[RankProgress], stood_s: float, limit_s: float, bou
 
 def _open_ended(rank: RankProgress, bounds: Bounds) -> bool:
     """Whether nobody but the workload's author knows how long this takes: one program of hours may be meant."""
-    return (rank.phase == "run" and rank.usual_s is None) or bound_s(rank, bounds) == bounds.other_s
+    of_the_author = rank.phase == PHASE or (rank.phase == "run" and rank.usual_s is None)
+    return of_the_author or bound_s(rank, bounds) == bounds.other_s
 
 
 def _slow(ranks: Sequence[RankProgress], bounds: Bounds) -> list[Finding]:

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MARKER = "SPMD_LAUNCH_CLUSTER_ID"
 # A shell that starts the tests in the background has them ignore SIGINT, and what they start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-COMMAND = [sys.executable, "-c", "from launcher.cli import main; main()"]
+COMMAND = [sys.executable, "-P", "-c", "from launcher.cli import main; main()"]
 
 
 class Cli:
@@ -29,16 +29,19 @@ class Cli:
 
     Args:
         home: the state folder.
+        cwd: where the user is.
     """
 
-    def __init__(self, home: Path):
+    def __init__(self, home: Path, cwd: Path | None = None):
         self.home = home
+        self.cwd = cwd
         self.environment = {**os.environ, "SPMD_LAUNCH_HOME": str(home), "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
 
     def start(self, *args: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*COMMAND, *args], env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+            [*COMMAND, *args], env=self.environment, cwd=self.cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
 
     def __call__(self, *args: str, code: int = 0, timeout_s: float = 240.0) -> str:
         """Runs a command; returns what it printed to both streams.

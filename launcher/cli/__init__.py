@@ -16,6 +16,8 @@ COMMANDS = {
     "down": "launcher.cli.clusters",
     "status": "launcher.cli.status",
     "submit": "launcher.cli.submit",
+    "run": "launcher.cli.run",
+    "exec": "launcher.cli.exec",
     "jobs": "launcher.cli.jobs",
     "logs": "launcher.cli.logs",
     "stacks": "launcher.cli.stacks",
@@ -25,6 +27,7 @@ COMMANDS = {
     "doctor": "launcher.cli.doctor",
     "demo": "launcher.cli.demo",
 }
+FUNCTIONS = {"exec": "execute"}  # where the command's name means something else in Python
 
 
 class LazyGroup(click.Group):
@@ -36,7 +39,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name]), cmd_name)
+        module = importlib.import_module(COMMANDS[cmd_name])
+        command: click.Command = getattr(module, FUNCTIONS.get(cmd_name, cmd_name))
         return command
 
     def resolve_command(

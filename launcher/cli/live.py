@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import click
@@ -23,15 +23,18 @@ ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
 Snapshot = dict[str, Any]
 
 
-def follow(cluster: Cluster, job: str, *, to_stderr: bool = False) -> Snapshot:
+def follow(
+    cluster: Cluster, job: str, *, to_stderr: bool = False, said: Callable[[], Iterable[str]] = tuple
+) -> Snapshot:
     """Shows the job until it ends; returns its last snapshot.
 
     Args:
         cluster: that it runs on.
         job: name.
         to_stderr: standard output is kept for something else.
+        said: gives lines to show that were not shown yet, as the ranks' output.
     """
-    return _show(job, _snapshots(cluster, job), to_stderr)
+    return _show(LiveLine(job, said), _snapshots(cluster, job), to_stderr)
 
 
 def _snapshots(cluster: Cluster, job: str) -> Iterator[Snapshot]:
@@ -65,8 +68,7 @@ def _snapshots(cluster: Cluster, job: str) -> Iterator[Snapshot]:
             cluster.alive()  # which opens the way again where it can
 
 
-def _show(job: str, snapshots: Iterator[Snapshot], to_stderr: bool) -> Snapshot:
-    line = LiveLine(job)
+def _show(line: "LiveLine", snapshots: Iterator[Snapshot], to_stderr: bool) -> Snapshot:
     if to_stderr or not is_terminal():
         return _show_plain(line, snapshots, to_stderr)
     from rich.live import Live
@@ -98,8 +100,9 @@ def _show_plain(line: "LiveLine", snapshots: Iterator[Snapshot], to_stderr: bool
 class LiveLine:
     """Turns snapshots into one line; remembers enough of them to know the rate."""
 
-    def __init__(self, job: str):
+    def __init__(self, job: str, said: Callable[[], Iterable[str]] = tuple):
         self.job = job
+        self._said = said
         self._seen: list[tuple[float, int]] = []
         self._notes_shown = 0
 
@@ -107,7 +110,7 @@ class LiveLine:
         """What a person should read and has not been shown yet: failures, and what was done about them."""
         notes = snapshot.get("notes", [])[self._notes_shown :]
         self._notes_shown += len(notes)
-        return [f"! {note}" for note in notes]
+        return [*self._said(), *(f"! {note}" for note in notes)]
 
     def render(self, snapshot: Snapshot) -> str:
         state = snapshot["state"]

@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -27,7 +28,8 @@ def logs(job: str, rank: int | None, attempt: int | None, follow: bool) -> None:
     while True:
         refresh_job(job)
         ended = folder.state().ended
-        _show_new(folder, rank, attempt or folder.job().get("attempt", 1), shown)
+        for line in new_lines(folder, shown, rank, attempt or folder.job().get("attempt", 1)):
+            click.echo(line)
         if not follow or ended:
             break
         time.sleep(PERIOD_S)
@@ -38,10 +40,19 @@ def logs(job: str, rank: int | None, attempt: int | None, follow: bool) -> None:
         say(f"job {job} is {folder.state()} and has written nothing" + ("" if folder.state().ended else " yet"))
 
 
-def _show_new(folder: JobFolder, rank: int | None, attempt: int, shown: dict[str, int]) -> None:
+def new_lines(
+    folder: JobFolder, shown: dict[str, int], rank: int | None = None, attempt: int | None = None
+) -> Iterator[str]:
+    """Whole lines of the logs that have not been shown yet, each with its rank.
+
+    Args:
+        folder: of the job.
+        shown: bytes by log file that have been; continued here.
+        rank, attempt: of these alone.
+    """
     for path in _log_files(folder):
         of_attempt, of_rank = _parts(path)
-        if of_attempt != attempt or (rank is not None and of_rank != rank):
+        if attempt not in (None, of_attempt) or rank not in (None, of_rank):
             continue
         with path.open("rb") as file:
             file.seek(shown.get(path.name, 0))
@@ -49,7 +60,7 @@ def _show_new(folder: JobFolder, rank: int | None, attempt: int, shown: dict[str
         whole = data[: data.rfind(b"\n") + 1] or (data if folder.state().ended else b"")
         shown[path.name] = shown.get(path.name, 0) + len(whole)
         for line in whole.decode(errors="replace").splitlines():
-            click.echo(f"[{of_rank}] {line}")
+            yield f"[{of_rank}] {line}"
 
 
 def _log_files(folder: JobFolder) -> list[Path]:

@@ -56,14 +56,17 @@ def show_results(folder: JobFolder, *, as_json: bool) -> None:
         show_json(_as_json(folder, job, summary))
         return
     click.echo(f"job {job['name']}: {job['state']}" + (f": {job['message']}" if job.get("message") else ""))
+    if job["spec"].get("command") is not None:
+        click.echo(f"  exit codes     {', '.join(f'{end} of rank {rank}' for rank, end in exit_codes(folder).items())}")
     if summary is None:
         if job["state"] == "SUCCEEDED":
             click.echo("it left no summary")
         return
-    rows = [[name, _scalar(value)] for name, value in summary["metrics"].items()]
-    click.echo(table(["metric", "value"], rows))
-    click.echo(f"  integrity      {_integrity(summary['integrity'])}")
-    click.echo(f"  result_digest  {summary['result_digest']}")
+    if job["spec"].get("command") is None:
+        rows = [[name, _scalar(value)] for name, value in summary["metrics"].items()]
+        click.echo(table(["metric", "value"], rows))
+        click.echo(f"  integrity      {_integrity(summary['integrity'])}")
+        click.echo(f"  result_digest  {summary['result_digest']}")
     if copies := copies_in_words(folder):
         click.echo(f"  checkpoints    {copies}")
     for problem in summary["diagnostics"].get("problems", []):
@@ -73,6 +76,17 @@ def show_results(folder: JobFolder, *, as_json: bool) -> None:
         if files:
             click.echo(f"  {part} in {folder.path / part}")
             click.echo("    " + ", ".join(f"{path.name} ({number_of_bytes(path.stat().st_size)})" for path in files))
+
+
+def exit_codes(folder: JobFolder) -> dict[int, str]:
+    """How each rank of the last attempt ended: its exit code, `signal N`, or `stopped` by us, as another failed."""
+    ends: dict[int, str] = {}
+    for event in folder.lines("events.jsonl"):
+        if event["type"] == "attempt":
+            ends = dict.fromkeys(range(len(event["hosts"])), "stopped")
+        elif event["type"] == "exit" and not event.get("stopped"):
+            ends[event["rank"]] = f"{event['code']}" if event["code"] >= 0 else f"signal {-event['code']}"
+    return ends
 
 
 def _integrity(verdict: dict[str, Any]) -> str:
@@ -99,6 +113,7 @@ def _as_json(folder: JobFolder, job: dict[str, Any], summary: dict[str, Any] | N
         "workload": job["spec"]["workload"],
         "config": job["spec"]["config"],
         "seed": job["spec"]["seed"],
+        **({"exit_codes": exit_codes(folder)} if job["spec"].get("command") else {}),
         **({key: summary[key] for key in ("metrics", "result_digest", "integrity", "diagnostics")} if summary else {}),
         "verdicts": _events(folder, "verdict"),
         "checkpoints": [event for event in _events(folder, "checkpoint") if event["rank"] == 0],

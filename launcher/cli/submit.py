@@ -1,7 +1,8 @@
 """`submit`: queue a workload, and watch it unless told not to."""
 
 import sys
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -9,6 +10,9 @@ from cluster.record import Cluster
 from launcher.cli.console import next_commands, show_json
 from launcher.errors import UserError
 from launcher.job import JobOptions
+
+if TYPE_CHECKING:
+    from launcher.submission import Prepared
 
 
 @click.command()
@@ -79,8 +83,7 @@ def submit(
     no_program_barrier: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Run WORKLOAD on all hosts of a cluster, or go on with a job that has ended."""
-    from launcher.record_copy import refresh
-    from launcher.submission import Request, describe, prepare, prepare_resume, send
+    from launcher.submission import Request, describe, prepare, prepare_resume
 
     if (workload is None) == (resume is None):
         raise UserError("say which WORKLOAD to run (see spmd-launch workloads), or --resume JOB")
@@ -99,12 +102,25 @@ def submit(
             )
         )
     )
+    what = f"{prepared.spec.workload} ({describe(prepared.spec)})"
+    announce(prepared, what, detach=detach, no_wait=no_wait, as_json=as_json)
+
+
+def announce(prepared: "Prepared", what: str, *, detach: bool, no_wait: bool, as_json: bool) -> None:
+    """Sends a job, and follows it unless told not to; ends this command with the job's exit code.
+
+    Args:
+        prepared: the job.
+        what: it is, for one line.
+        detach, no_wait, as_json: as the command line said.
+    """
+    from launcher.record_copy import refresh
+    from launcher.submission import send
+
     answer = send(prepared, wait=not no_wait)
     job = answer["name"]
     if not as_json:
-        click.echo(
-            f"job {job}: {prepared.spec.workload} ({describe(prepared.spec)}) on {prepared.cluster.name}", err=True
-        )
+        click.echo(f"job {job}: {what} on {prepared.cluster.name}", err=True)
     refresh(prepared.cluster, [job], only_records=True)
     if detach:
         if as_json:
@@ -113,16 +129,22 @@ def submit(
             click.echo(f"{job} {answer['state']}")
             _next_for_running(job)
         return
-    sys.exit(watch_to_end(prepared.cluster, job, as_json))
+    sys.exit(watch_to_end(prepared.cluster, job, as_json, with_output=prepared.spec.command is not None))
 
 
-def watch_to_end(cluster: Cluster, job: str, as_json: bool) -> int:
-    """Follows a job; returns the exit code of the command."""
+def watch_to_end(cluster: Cluster, job: str, as_json: bool, with_output: bool = False) -> int:
+    """Follows a job, showing what its ranks print if that is wanted; returns the exit code of the command."""
     from launcher.cli.live import follow
+    from launcher.cli.logs import new_lines
     from launcher.cli.results import find_job, show_results
 
+    shown: dict[str, int] = {}
+
+    def said() -> Iterable[str]:
+        return new_lines(find_job(job), shown) if with_output else ()
+
     try:
-        final = follow(cluster, job, to_stderr=as_json)
+        final = follow(cluster, job, to_stderr=as_json, said=said)
     except KeyboardInterrupt:
         click.echo(f"\ndetached: job {job} goes on")
         _next_for_running(job)

@@ -1,0 +1,59 @@
+"""What `run` starts on every host: a command of the user's, in a copy of their folder."""
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+FOLDER = "folder"  # the input file that holds the user's folder
+PHASE = "script"  # what its rank is said to do
+WORKLOAD = "run"  # what such a job has in the place of a workload's name
+PYTHON = re.compile(r"python(3(\.\d+)?)?")
+WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Command:
+    """A command line, and the variables that it is given.
+
+    Attributes:
+        words: of the command, the program first.
+        variables: `{name: value}`.
+        secrets: names of variables whose values are on no record; they live in memory alone.
+    """
+
+    words: Sequence[str]
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    secrets: Sequence[str] = ()
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Command":
+        return cls(**{**value, "words": tuple(value["words"]), "secrets": tuple(value["secrets"])})
+
+
+def is_python(program: str) -> bool:
+    """Whether a command's first word is a Python: `python`, `python3.12`, `/opt/jax/bin/python`."""
+    return PYTHON.fullmatch(PurePosixPath(program).name) is not None
+
+
+def interpreter_words(words: Sequence[str]) -> tuple[list[str], list[str]] | None:
+    """Splits a Python's command line into what is for Python and what it runs (`x.py ...`, `-m x ...`, `-c x ...`).
+
+    Returns:
+        Both, or None where it runs neither: `python -V`, or a script from standard input.
+    """
+    options = [words[0]]
+    rest = list(words[1:])
+    while rest:
+        word = rest[0]
+        if not word.startswith("-"):
+            return options, rest
+        if word in ("-c", "-m"):
+            return (options, rest) if len(rest) > 1 else None
+        if word == "-":
+            return None
+        number = 2 if word in WITH_VALUE else 1
+        options += rest[:number]
+        rest = rest[number:]
+    return None

@@ -1,0 +1,157 @@
+"""The agent's side of a user's command: its folder, its variables, its process."""
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import signal
+import socket
+import sys
+import tarfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from launcher.attempt import RankTask
+from launcher.command import FOLDER, interpreter_words, is_python
+from launcher.rank_process import Exit, RankProcess, keep
+
+MAX_OUTPUT = 2**20
+DRAIN_S = 1.0
+BOOTSTRAP = "launcher/rank/_spmd_launch_bootstrap.py"
+
+
+async def start_command(
+    task: RankTask, environment: Mapping[str, str], *, host: Path, code: Path, folder: Path
+) -> tuple[RankProcess, bool]:
+    """Starts the command of a task in a fresh copy of its folder.
+
+    Returns:
+        The process, and whether it will tell how it is: a Python does, other commands are silent.
+
+    Args:
+        task: with a command.
+        environment: of a process of the user's on this host.
+        host: our folder on this host's disk.
+        code: the copy of our packages.
+        folder: of the attempt, with its log and output; what the command leaves in `output/results` comes back.
+
+    Raises:
+        FileNotFoundError: there is no such program on this host.
+    """
+    assert task.command is not None
+    work, output, log = folder / "work", folder / "output", folder / "rank.log"
+    digest, name = task.files[FOLDER]
+    await asyncio.to_thread(unpack_folder, host / "files" / digest / name, work)
+    (output / "results").mkdir(parents=True, exist_ok=True)
+    storage = str(host / "storage" / Path(task.storage).name) if task.own_disk else task.storage
+    if "://" not in storage:
+        Path(storage).mkdir(parents=True, exist_ok=True)
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    words, follows = rank_words(task.command.words, code)
+    variables = {
+        **environment,
+        **task.environment,
+        **task.command.variables,
+        **attempt_variables(task, output, storage),
+    }
+    if follows:
+        variables |= {"SPMD_LAUNCH_CONTROL_FD": str(theirs.fileno()), "SPMD_LAUNCH_CODE": str(code)}
+    with theirs, log.open("ab") as stream:
+        process = await asyncio.create_subprocess_exec(
+            *words,
+            env=variables,
+            cwd=work,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            pass_fds=(theirs.fileno(),) if follows else (),
+            start_new_session=True,
+        )
+    exited: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
+    keep(_wait(process, exited))
+    return RankProcess(process.pid, ours, exited, host / "ranks" / f"{process.pid}.json"), follows
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Executed:
+    """How a command of `exec` ended.
+
+    Attributes:
+        code: its exit code; minus the number of the signal that ended it; None: it did not end in time.
+        output: both streams, the last MAX_OUTPUT bytes.
+        error: why there is none, if it could not be started.
+    """
+
+    code: int | None
+    output: bytes = b""
+    error: str = ""
+
+
+async def execute(words: Sequence[str], environment: Mapping[str, str], work: Path, timeout_s: float) -> Executed:
+    """Runs a command to its end, and ends it with all its children after `timeout_s`."""
+    program = sys.executable if is_python(words[0]) and "/" not in words[0] else words[0]
+    try:
+        process = await asyncio.create_subprocess_exec(
+            program, *words[1:], env=dict(environment), cwd=work, stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        return Executed(code=None, error=f"{words[0]}: {error.strerror}")
+    output = bytearray()
+    reading = asyncio.ensure_future(_read(process, output))
+    await asyncio.wait([reading], timeout=timeout_s)
+    in_time = reading.done()
+    code = await process.wait() if in_time else None
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+    await asyncio.wait([reading], timeout=DRAIN_S)  # what has left its group may hold the pipe open
+    reading.cancel()
+    return Executed(code=code, output=bytes(output))
+
+
+async def _read(process: asyncio.subprocess.Process, output: bytearray) -> None:
+    assert process.stdout is not None
+    while piece := await process.stdout.read(1 << 16):
+        output += piece
+        del output[:-MAX_OUTPUT]
+
+
+async def _wait(process: asyncio.subprocess.Process, exited: "asyncio.Future[Exit]") -> None:
+    code = await process.wait()
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)  # children that outlived it
+    exited.set_result(Exit(code=code))
+
+
+def rank_words(words: Sequence[str], code: Path) -> tuple[list[str], bool]:
+    """The command line as it is started, and whether it follows our lead: a Python that runs something does.
+
+    `python` without a path is the interpreter that the cluster's hosts have for JAX.
+    """
+    program = sys.executable if is_python(words[0]) and "/" not in words[0] else words[0]
+    split = interpreter_words(words) if is_python(words[0]) else None
+    if split is None:
+        return [program, *words[1:]], False
+    (_, *options), script = split
+    return [program, *options, str(code / BOOTSTRAP), *script], True
+
+
+def attempt_variables(task: RankTask, output: Path, storage: str) -> dict[str, str]:
+    """What a script may want to know; docs/run.md tells of them."""
+    return {
+        "SPMD_LAUNCH_JOB": task.job,
+        "SPMD_LAUNCH_JOB_DIR": str(output / "results"),
+        "SPMD_LAUNCH_ATTEMPT": str(task.attempt),
+        "SPMD_LAUNCH_STORAGE_PATH": storage,
+        "SPMD_LAUNCH_RANK": str(task.rank),
+        "SPMD_LAUNCH_NUM_RANKS": str(task.num_ranks),
+    }
+
+
+def unpack_folder(archive: Path, target: Path) -> None:
+    """Unpacks a user's folder; nothing in it lands outside."""
+    target.mkdir(parents=True)
+    with tarfile.open(archive) as source:
+        source.extractall(target, filter="data")

@@ -1,0 +1,165 @@
+"""A rank that runs a user's script: what happens beside it, and in `jax.distributed.initialize`.
+
+Imported privately (`launcher.rank._spmd_launch_bootstrap`), in an environment that need not have more than JAX.
+"""
+
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from types import ModuleType, TracebackType
+from typing import Any
+
+from launcher.command import PHASE
+from launcher.rank.control import Control, Message, die_with_parent
+from launcher.rank.coordinator_port import announced
+from launcher.rank.exit_codes import EXIT_PORT_LOST, PortLostError
+from launcher.rank.memory import host_bytes
+from launcher.rank.progress import Progress
+
+OWN_ARGUMENTS = ("coordinator_address", "num_processes", "process_id")
+# The watchdog names who does not come after five minutes; JAX itself would blame whoever waits.
+INITIALIZATION_TIMEOUT_S = 1200
+JAX_TIMEOUT_S = 300
+
+
+class ScriptRank:
+    """Tells the agent how the script is, and lets it find its peers.
+
+    Args:
+        descriptor: to the agent.
+        lease_s: the longest silence of the agent that this process survives, in seconds.
+    """
+
+    def __init__(self, descriptor: int, lease_s: float):
+        die_with_parent()
+        self._control = Control(descriptor, lease_s)
+        self._assignment = self._control.receive()
+        self._progress = Progress(self._control.send)
+        self._progress.start()
+        self._progress.emit({"type": "phase", "phase": PHASE})
+        self._pid = os.getpid()
+        self._address = ""  # of the coordination service
+
+    # -- how it ends
+
+    def except_hook(self, not_shown: Sequence[str]) -> Callable[..., None]:
+        """For `sys.excepthook`: tells the agent what the script raised, before anything waits for its peers.
+
+        Args:
+            not_shown: files whose frames are left out at the beginning: those that run the script.
+        """
+
+        def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+            while trace is not None and trace.tb_frame.f_code.co_filename in not_shown:
+                trace = trace.tb_next
+            if os.getpid() == self._pid:  # a child of the script's is no rank
+                self._tell(kind, error, trace)
+            sys.__excepthook__(kind, error.with_traceback(trace), trace)
+
+        return hook
+
+    def _tell(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        details: Message = {"type": kind.__name__, "message": str(error)}
+        details["traceback"] = "".join(traceback.format_exception(kind, error, trace))
+        if kind.__module__.partition(".")[0] == __name__.partition(".")[0]:  # what our own checks say of the ranks
+            details |= {name: getattr(error, name) for name in ("cause", "suspects") if hasattr(error, name)}
+        if isinstance(error, MemoryError):
+            details["memory"] = {"peak_bytes": 0, "host_bytes": host_bytes()}
+        self._control.send({"type": "error", "error": details})
+
+    # -- how it finds its peers
+
+    def tie(self, distributed: ModuleType) -> None:
+        """Has a bare `jax.distributed.initialize()` find coordinator, count and rank; call it when JAX was imported.
+
+        Args:
+            distributed: the module `jax._src.distributed`.
+        """
+        from jax._src import clusters
+
+        rank = self
+
+        class SpmdLaunchCluster(clusters.ClusterEnv):
+            """For `cluster_detection_method`, and for whoever asks JAX where it runs."""
+
+            name = "spmd-launch"
+
+            @classmethod
+            def is_env_present(cls) -> bool:
+                return True
+
+            @classmethod
+            def get_coordinator_address(cls, timeout_secs: int | None, override_coordinator_port: str | None) -> str:
+                return rank.coordinator()
+
+            @classmethod
+            def get_process_count(cls) -> int:
+                count: int = rank._assignment["num_ranks"]
+                return count
+
+            @classmethod
+            def get_process_id(cls) -> int:
+                number: int = rank._assignment["rank"]
+                return number
+
+        types = clusters.ClusterEnv._cluster_types
+        types.insert(0, types.pop())  # before Slurm's or a TPU's: this process is ours
+        original = distributed.State.initialize
+        signature = inspect.signature(original)
+
+        def initialize(state: Any, *arguments: Any, **named: Any) -> None:
+            given = signature.bind(state, *arguments, **named).arguments
+            self._progress.emit({"type": "phase", "phase": "rendezvous"})
+            if any(given.get(name) is not None for name in OWN_ARGUMENTS) or "JAX_COORDINATOR_ADDRESS" in os.environ:
+                original(**{"self": state, **given})  # the script knows better
+            else:
+                self._initialize(lambda more: original(**{"self": state, **given, **more}), given)
+            self._progress.emit({"type": "phase", "phase": PHASE})
+            self._compare_programs(state)
+
+        distributed.State.initialize = initialize
+
+    def coordinator(self) -> str:
+        """Where rank 0 serves; of another rank, once it does."""
+        if not self._address:
+            self._address = self._control.receive()["address"]
+        return self._address
+
+    def _initialize(self, initialize: Callable[[Message], None], given: Message) -> None:
+        """A bare call: the service binds this host's address alone, and its peers show certificates."""
+        from launcher.rank.gloo_address import bind_gloo
+        from launcher.rank.mutual_tls import mutual_tls_options, why_unsupported
+
+        own = self._assignment
+        more: Message = dict(mutual_tls_options(own["tls"]))
+        if given.get("initialization_timeout", JAX_TIMEOUT_S) == JAX_TIMEOUT_S:
+            more["initialization_timeout"] = INITIALIZATION_TIMEOUT_S
+        unguarded = bind_gloo(own["address"])
+        if own["rank"] > 0:
+            initialize(more)
+            return
+        for channel, why in (("coordination service", why_unsupported()), ("gloo", unguarded)):
+            if why and own["attempt"] == 1:
+                self._control.send({"type": "unguarded", "channel": channel, "why": why})
+
+        def publish(address: str) -> None:
+            self._control.send({"type": "coordinator", "address": address, "mutual_tls": not why_unsupported()})
+
+        try:
+            with announced(own["address"], publish) as self._address:
+                initialize({**more, "coordinator_bind_address": self._address})
+        except PortLostError as error:  # the next attempt has another
+            print(f"spmd-launch: {error}", file=sys.stderr, flush=True)
+            os._exit(EXIT_PORT_LOST)
+
+    def _compare_programs(self, state: Any) -> None:
+        """From here on no program that spans processes is compiled before all ranks have the same."""
+        from workloads.agreement import programs
+        from workloads.exchange import Exchange
+
+        if not self._assignment["program_barrier"]:
+            return
+        exchange = Exchange(state.process_id, state.num_processes)
+        programs.install(exchange, host=self._assignment["host"], emit=self._control.send)

@@ -1,0 +1,240 @@
+"""Commands and scripts that know nothing of us, on every host: `run` and `exec`."""
+
+import json
+import os
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, Cli
+
+pytestmark = pytest.mark.cluster
+
+SUM = """
+    import os, sys
+    import jax, numpy as np
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    jax.distributed.initialize()
+    FACTOR = 3.0 if "differ" in sys.argv and jax.process_index() == 1 else 2.0
+    mesh = Mesh(np.array(jax.devices()), "d")
+    x = jax.make_array_from_callback(
+        (4,), NamedSharding(mesh, PartitionSpec("d")), lambda index: np.arange(4, dtype=np.float32)[index]
+    )
+    total = jax.jit(lambda x: (FACTOR * x).sum())(x)
+    print(f"total {float(total)} over {jax.process_count()} processes and {jax.device_count()} devices", flush=True)
+"""
+
+
+@pytest.fixture
+def user(cli: Cli, cluster: str, tmp_path: Path) -> Cli:
+    """The command line in a folder of the user's, which is empty."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    return Cli(cli.home, folder)
+
+
+def write(user: Cli, name: str, text: str) -> None:
+    assert user.cwd is not None
+    file = user.cwd / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(textwrap.dedent(text))
+
+
+def log(user: Cli, job: str, rank: int) -> str:
+    return (user.home / "jobs" / job / "logs" / f"attempt-1.rank-{rank}.log").read_text()
+
+
+def test_a_script_with_a_bare_initialize_finds_the_others(user: Cli) -> None:
+    write(user, "train.py", SUM)
+    out = user("run", "--name", "bare", "--", "python", "train.py")
+    assert out.count("total 12.0 over 2 processes and 4 devices") == 2
+    assert "exit codes     0 of rank 0, 0 of rank 1" in out
+    (address,) = [event["address"] for event in user.events("bare", "coordinator")]
+    assert address.startswith("127.0.0.1:")
+
+
+def test_the_example_runs_as_it_is(user: Cli) -> None:
+    out = Cli(user.home, ROOT / "examples")("run", "--", "python", "plain_script.py", "--steps", "12")
+    assert "2 processes, 4 devices: weights" in out
+
+
+def test_ranks_that_build_different_programs_are_refused_with_the_line(user: Cli) -> None:
+    write(user, "train.py", SUM)
+    out = user("run", "--name", "differ", "--max-failures", "3", "--", "python", "train.py", "differ", code=1)
+    assert "ProgramMismatchError" in out and "dense<2.000000e+00>" in out and "dense<3.000000e+00>" in out
+    assert "over 2 processes" not in out and user.job("differ")["attempt"] == 1
+    unchecked = user("run", "--no-program-barrier", "--", "python", "train.py", "differ")
+    assert "over 2 processes" in unchecked  # what plain JAX would have done: exit code 0, and a number
+
+
+def test_a_script_that_passes_its_own_arguments_has_its_way(user: Cli) -> None:
+    write(user, "own.py", """
+        import os, socket
+        import jax
+        rank, ranks = int(os.environ["SPMD_LAUNCH_RANK"]), int(os.environ["SPMD_LAUNCH_NUM_RANKS"])
+        jax.distributed.initialize("127.0.0.1:" + os.environ["PORT"], num_processes=ranks, process_id=ranks - 1 - rank)
+        print(f"rank {rank} is process {jax.process_index()} of {jax.process_count()}")
+    """)  # fmt: skip
+    import socket
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    out = user("run", "--name", "own", "--env", f"PORT={port}", "--", "python", "own.py")
+    assert "rank 0 is process 1 of 2" in out and "rank 1 is process 0 of 2" in out
+    assert not user.events("own", "coordinator")
+
+
+def test_nothing_of_ours_is_in_the_scripts_way(user: Cli) -> None:
+    """Its own packages of our names, its sitecustomize, its arguments, its `__main__`, its children."""
+    for package in ("cluster", "launcher", "workloads"):
+        write(user, f"{package}/__init__.py", f"WHOSE = 'the user {package}'")
+    write(user, "own_path/sitecustomize.py", "import builtins; builtins.SITE = 'the user site'")
+    write(user, "tool.py", """
+        import json, multiprocessing, os, sys
+        import cluster, launcher, workloads
+
+        def square(x):
+            return x * x
+
+        class Thing:
+            pass
+
+        if __name__ == "__main__":
+            import pickle
+            pickle.loads(pickle.dumps(Thing()))
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                squares = pool.map(square, [2, 3])
+            print(json.dumps({
+                "whose": [cluster.WHOSE, launcher.WHOSE, workloads.WHOSE], "site": SITE, "argv": sys.argv,
+                "squares": squares, "main": sys.modules["__main__"].__file__, "path": sys.path[0] == os.getcwd(),
+                "ours": sorted(k for k in os.environ if k.startswith("SPMD_LAUNCH_")),
+            }))
+    """)  # fmt: skip
+    folder = str(user.cwd / "own_path") if user.cwd else ""
+    user(
+        "run", "--name", "way", "--env", f"PYTHONPATH={folder}", "--", "python", "-W", "ignore", "tool.py", "--a", "-b"
+    )
+    said = json.loads(log(user, "way", 0).splitlines()[-1])
+    assert said["whose"] == ["the user cluster", "the user launcher", "the user workloads"]
+    assert said["site"] == "the user site" and said["squares"] == [4, 9] and said["path"]
+    assert said["argv"] == ["tool.py", "--a", "-b"] and said["main"] == "tool.py"
+    known = ["ATTEMPT", "CLUSTER_ID", "JOB", "JOB_DIR", "LEASE_S", "NUM_RANKS", "RANK", "STORAGE_PATH"]
+    assert said["ours"] == [f"SPMD_LAUNCH_{name}" for name in known]
+
+
+@pytest.mark.parametrize(
+    "words", [["python", "-m", "pkg.mod", "x"], ["python", "-c", "import sys; print(sys.argv)", "x"]]
+)
+def test_modules_and_code_run_too(user: Cli, words: list[str]) -> None:
+    write(user, "pkg/mod.py", "import sys; print(sys.argv)")
+    out = user("run", "--", *words)
+    assert out.count("'x']") == 2
+
+
+def test_an_exception_is_the_message_without_our_frames(user: Cli) -> None:
+    write(user, "bad.py", """
+        import os
+        def load():
+            raise ValueError("the data is wrong")
+        if os.environ["SPMD_LAUNCH_RANK"] == "1":
+            load()
+        import time
+        time.sleep(60)
+    """)  # fmt: skip
+    out = user("run", "--name", "bad", "--", "python", "bad.py", code=1)
+    job = user.job("bad")
+    assert job["message"].startswith("rank 1 on host shared-1 raised ValueError: the data is wrong")
+    assert "_spmd_launch_bootstrap" not in out and "runpy" not in out
+    assert "exit codes     stopped of rank 0" in out and job["seconds"] < 30
+
+
+def test_exit_codes_of_every_rank_are_told(user: Cli) -> None:
+    code = "import os, sys; sys.exit(7 * int(os.environ['SPMD_LAUNCH_RANK']))"
+    out = user("run", "--name", "seven", "--", "python", "-c", code, code=1)
+    assert "rank 1 on host shared-1 ended with exit code 7" in out
+    assert user.json("results", "seven")["exit_codes"]["1"] == "7"
+
+
+def test_a_script_goes_on_from_what_it_has_saved(user: Cli) -> None:
+    write(user, "saves.py", """
+        import os, pathlib, signal
+        rank = os.environ["SPMD_LAUNCH_RANK"]
+        saved = pathlib.Path(os.environ["SPMD_LAUNCH_STORAGE_PATH"]) / f"{rank}.txt"
+        step = int(saved.read_text()) if saved.exists() else 0
+        print(f"attempt {os.environ['SPMD_LAUNCH_ATTEMPT']} starts from {step}", flush=True)
+        saved.parent.mkdir(parents=True, exist_ok=True)
+        saved.write_text("20")
+        if step == 0 and rank == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        pathlib.Path(os.environ["SPMD_LAUNCH_JOB_DIR"], "done.txt").write_text(f"{step}")
+    """)  # fmt: skip
+    out = user("run", "--name", "saves", "--max-failures", "1", "--", "python", "saves.py")
+    assert "rank 1 on host shared-1 was killed by signal 9 (SIGKILL)" in out and "attempt 2 starts from 20" in out
+    assert (user.home / "jobs" / "saves" / "results" / "done.txt").read_text() == "20"
+
+
+def test_any_command_runs_and_sees_the_files_that_git_does_not_ignore(user: Cli) -> None:
+    write(user, ".gitignore", "big/\n*.bin\n")
+    write(user, "big/data.txt", "stays here")
+    write(user, "model.bin", "too")
+    write(user, "src/a.txt", "travels")
+    write(user, "job.sh", "find . -type f | sort; cat src/a.txt; exit 0\n")
+    out = user("run", "--", "bash", "job.sh")
+    assert "[1] ./src/a.txt" in out and "[0] ./.gitignore" in out and "data.txt" not in out and "model.bin" not in out
+
+
+def test_a_secret_is_given_to_the_ranks_and_put_on_no_record(user: Cli) -> None:
+    secret = "s3cr3t-" + os.urandom(8).hex()
+    user.environment["API_KEY"] = secret
+    code = "import hashlib, os; print(hashlib.sha256(os.environ['API_KEY'].encode()).hexdigest()[:12])"
+    out = user("run", "--name", "secret", "--env", "API_KEY", "--", "python", "-c", code)
+    import hashlib
+
+    assert out.count(hashlib.sha256(secret.encode()).hexdigest()[:12]) == 2
+    found = [path for path in user.home.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
+    assert not found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--env", "1X=2", "--", "true"], "must be KEY=VALUE"),
+        (["--env", "SPMD_LAUNCH_RANK=2", "--", "true"], "not the user's to set"),
+        (["--env", "NOT_SET_ANYWHERE", "--", "true"], "it is not set here"),
+        (["--num-hosts", "9", "--", "true"], "has 2 host(s)"),
+        ([], "Missing argument"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_starts(user: Cli, arguments: list[str], words: str) -> None:
+    before = len(list((user.home / "jobs").iterdir()))
+    assert words in user("run", *arguments, code=2)
+    assert len(list((user.home / "jobs").iterdir())) == before
+
+
+def test_a_program_that_is_not_there_is_named(user: Cli) -> None:
+    assert "no-such-program" in user("run", "--", "no-such-program", code=1)
+
+
+def test_a_run_can_be_resumed_from_another_folder(user: Cli) -> None:
+    write(user, "once.py", "import os; print('attempt', os.environ['SPMD_LAUNCH_ATTEMPT'])")
+    user("run", "--name", "again", "--", "python", "once.py")
+    out = Cli(user.home)("submit", "--resume", "again")
+    assert "attempt 2" in out
+
+
+def test_exec_runs_on_the_hosts_beside_a_job(user: Cli) -> None:
+    user("run", "--name", "sleeper", "--detach", "--", "sleep", "60")
+    try:
+        out = user("exec", "--", "bash", "-c", "echo yes; echo no >&2")
+        assert out.count("yes") == 2 and "[1] no" in out
+        assert user("exec", "--rank", "1", "--", "python", "-c", "import jax; print(jax.device_count())") == "[1] 2\n"
+        failed = user("exec", "--rank", "0", "--", "bash", "-c", "exit 3", code=1)
+        assert "shared-0: exit code 3" in failed
+        assert "ended after 1 s" in user("exec", "--timeout", "1", "--", "sleep", "30", code=1)
+        assert "No such file" in user("exec", "--", "no-such-program", code=1)
+        assert "from 0 to 1" in user("exec", "--rank", "2", "--", "true", code=2)
+    finally:
+        user("cancel", "sleeper")

@@ -1,0 +1,60 @@
+"""What of a command line is for Python, and what a variable may be."""
+
+from pathlib import Path
+
+import pytest
+
+from launcher.command import interpreter_words, is_python
+from launcher.command_process import BOOTSTRAP, rank_words
+from launcher.errors import UserError
+from launcher.run_submission import parse_command
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [("python", True), ("python3", True), ("python3.12", True), ("/opt/jax/bin/python3.11", True), ("python2", False),
+     ("pythonic", False), ("bash", False), ("./train.py", False), ("uv", False)],
+)  # fmt: skip
+def test_which_programs_are_pythons(program: str, expected: bool) -> None:
+    assert is_python(program) is expected
+
+
+@pytest.mark.parametrize(
+    ("line", "options", "script"),
+    [
+        ("python train.py -v --x 1", "python", "train.py -v --x 1"),
+        ("python -u -W error -X dev train.py -c", "python -u -W error -X dev", "train.py -c"),
+        ("python -m pkg.train -u", "python", "-m pkg.train -u"),
+        ("python -B -c pass a", "python -B", "-c pass a"),
+    ],
+)
+def test_a_pythons_command_line_is_split(line: str, options: str, script: str) -> None:
+    assert interpreter_words(line.split()) == (options.split(), script.split())
+
+
+@pytest.mark.parametrize("line", ["python", "python -V", "python -", "python -m", "python -X dev"])
+def test_a_python_that_runs_nothing_of_the_users_is_left_alone(line: str) -> None:
+    assert interpreter_words(line.split()) is None
+    words, follows = rank_words(line.split(), Path("/code"))
+    assert not follows and words[1:] == line.split()[1:]
+
+
+def test_a_named_interpreter_stays_and_a_bare_one_is_the_hosts() -> None:
+    import sys
+
+    assert rank_words(["/opt/bin/python", "-u", "a.py", "b"], Path("/code")) == (
+        ["/opt/bin/python", "-u", f"/code/{BOOTSTRAP}", "a.py", "b"], True,
+    )  # fmt: skip
+    assert rank_words(["python3", "a.py"], Path("/code"))[0][0] == sys.executable
+    assert rank_words(["bash", "a.sh"], Path("/code")) == (["bash", "a.sh"], False)
+
+
+def test_variables_have_values_or_are_secrets() -> None:
+    command = parse_command(["true"], ["A=1", "B=", "C==x", "KEY"])
+    assert command.variables == {"A": "1", "B": "", "C": "=x"} and command.secrets == ("KEY",)
+
+
+@pytest.mark.parametrize("text", ["", "=1", "1A=2", "A B=1", "SPMD_LAUNCH_X=1", "RAY_ADDRESS=x", "A=b\0c", "A-B"])
+def test_what_is_no_variable_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match="--env"):
+        parse_command(["true"], [text])
