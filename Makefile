@@ -90,12 +90,17 @@ soak: setup
 soak-short: setup
 	$(BIN)/python benchmarks/soak.py --minutes 3 --workload transformer --slack $(SLACK)
 
-# Solves again; needs the package registry. All three files are checked in.
+# Solves again; needs the package registry. All five files are checked in.
 lock: setup
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--group dev pyproject.toml --output-file requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--no-header --no-annotate --constraint requirements.lock pyproject.toml --output-file cluster/hosts.lock
+	for kind in gpu tpu; do \
+		$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+			--no-header --no-annotate --constraint requirements.lock --extra $$kind pyproject.toml \
+			--output-file cluster/hosts-$$kind.lock || exit; \
+	done
 	echo uv | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		- --output-file requirements-uv.lock
 

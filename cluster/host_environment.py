@@ -12,11 +12,16 @@ from cluster.provider import Say
 from cluster.ssh import Ssh
 
 MAKE_TIMEOUT_S = 1800.0
-LOCK = Path(__file__).with_name("hosts.lock")  # what a host needs, with hashes; `make lock` solves it again
+# What a host needs, with hashes, by the kind of its accelerator: JAX sees no device whose plugin is not there. `make
+# lock` solves them again, all to the versions of requirements.lock.
+LOCKS = {
+    kind: Path(__file__).with_name(name)
+    for kind, name in {"cpu": "hosts.lock", "gpu": "hosts-gpu.lock", "tpu": "hosts-tpu.lock"}.items()
+}
 MAKE = Path(__file__).with_name("make_environment.py")
 
 
-def host_python(ssh: Ssh, facts: MachineFacts, python: str | None, say: Say) -> str:
+def host_python(ssh: Ssh, facts: MachineFacts, python: str | None, kind: str, say: Say) -> str:
     """The interpreter that runs our code on a host.
 
     Args:
@@ -24,6 +29,7 @@ def host_python(ssh: Ssh, facts: MachineFacts, python: str | None, say: Say) -> 
         facts: of it.
         python: a version, of which an environment is made from our hash-locked requirements if it is not there yet; an
             absolute path, which is taken as it is; None: the version that runs here.
+        kind: of the accelerator that JAX is to find there: `cpu`, `gpu` or `tpu`.
         say: receives a line if it will take long.
 
     Raises:
@@ -32,7 +38,7 @@ def host_python(ssh: Ssh, facts: MachineFacts, python: str | None, say: Say) -> 
     if python is not None and python.startswith("/"):
         return python
     version = python or f"{sys.version_info.major}.{sys.version_info.minor}"
-    lock = LOCK.read_bytes()
+    lock = LOCKS[kind].read_bytes()
     key = hashlib.sha256(lock + version.encode()).hexdigest()[:16]
     uv = b"" if facts.uv else _our_uv(facts)
     order = {"home": facts.home, "key": key, "version": version, "lock_bytes": len(lock), "uv": facts.uv,

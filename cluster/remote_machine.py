@@ -81,17 +81,20 @@ class RemoteMachine:
         Raises:
             SshError: the Python could not be made.
         """
-        self._python = host_python(self.ssh, self.known, self.spec.python, say)
+        self._python = self._host_python(say)
         if self.known.cluster is not None and not self._cleaned:
             say(f"{self.host}: cleaning up what an earlier cluster {self.spec.name!r} left")
             for line in self._remove_surely(code):
                 say(f"{self.host}: {line}")
 
+    def _host_python(self, say: Say) -> str:
+        return host_python(self.ssh, self.known, self.spec.python, self.spec.jax_hardware.kind, say)
+
     def start(self, code: Code, *arguments: str) -> subprocess.Popen[bytes]:
         """Puts our code there and goes on with `python ARGUMENTS`, which reads what is written next."""
         if not self._python:
             self.look()
-            self._python = host_python(self.ssh, self.known, self.spec.python, lambda _: None)
+            self._python = self._host_python(lambda _: None)
         script = (SENT_SOURCES / "place_code.py").read_text()
         header = {
             "home": self.known.home,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 PACKAGES = ("launcher", "cluster", "workloads")
 _LEFT_OUT = {"__pycache__", ".mypy_cache", ".ruff_cache"}
+_LEFT_OUT_SUFFIXES = {".pyc", ".lock"}  # only a client makes environments, and their locks are most of the bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,11 +29,11 @@ def source_root() -> Path:
 
 
 def read_code(root: Path) -> list[CodeFile]:
-    """All files of our packages below `root`, sorted by path, caches left out."""
+    """All files of our packages below `root`, sorted by path, caches and lock files left out."""
     files = []
     for package in PACKAGES:
         for path in (root / package).rglob("*"):
-            if path.is_file() and not _LEFT_OUT.intersection(path.parts) and path.suffix != ".pyc":
+            if path.is_file() and not _LEFT_OUT.intersection(path.parts) and path.suffix not in _LEFT_OUT_SUFFIXES:
                 files.append(_read(root, path))
     return sorted(files, key=lambda file: file.path)
 

@@ -18,6 +18,7 @@ def root(tmp_path: Path) -> Path:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(f"# {name}\n")
     (root / "README.md").write_text("not shipped\n")
+    (root / "cluster" / "hosts.lock").write_text("not shipped\n")
     (root / "tests").mkdir()
     (root / "tests" / "test_a.py").write_text("not shipped\n")
     return root
