@@ -6,6 +6,7 @@ Standard library only, Python 3.8 and later. Prints one JSON object; see `cluste
 import json
 import os
 import platform
+import pwd
 import shutil
 import socket
 import subprocess
@@ -13,11 +14,14 @@ import sys
 import time
 
 HOLDER = "-m cluster.holder"
+IMAGE = "image:"  # of `cluster.python_setting`
 ACTOR = "ray::"  # how Ray renames what runs an agent of ours; in a Ray that is not ours there is no holder
 
 
 def main(name, host, python, marker):
     home = os.path.join(os.path.expanduser("~"), ".spmd-launch", "hosts", host)
+    image = python[len(IMAGE) :] if python.startswith(IMAGE) else ""
+    container = look_for_engine(image) if image else None
     print(
         json.dumps(
             {
@@ -31,7 +35,8 @@ def main(name, host, python, marker):
                 "free_shm_bytes": free_bytes("/dev/shm"),
                 "machine": platform.machine(),
                 "system": platform.system(),
-                "python": look_at_python(python),
+                "python": look_at_python(python_command(python, container, image)),
+                "container": container,
                 "uv": shutil.which("uv") or "",
                 "environments": environments(home),
                 "cluster": left_of(home, name),
@@ -93,9 +98,56 @@ def remove_own(path):
         pass  # never written, or somebody uses the folder by now
 
 
-def look_at_python(python):
-    """Version and the packages that matter, of an interpreter given by its path."""
-    if not python.startswith("/"):
+def look_for_engine(image):
+    """What runs containers here: path, why none does or '', what to know of it or '', and whether it has the image."""
+    why = []
+    for name, ask in (("podman", "{{.Host.Security.Rootless}}"), ("docker", "{{.SecurityOptions}}")):
+        engine = shutil.which(name)
+        if engine is None:
+            continue
+        code, output = answer_of([engine, "info", "--format", ask])
+        if code:
+            why.append(f"{name}: {output}")
+        elif name == "docker" and "rootless" in output:
+            why.append("docker: it is rootless and gives processes to another user; podman does not")
+        else:
+            has_image = answer_of([engine, "image", "inspect", "--format", "{{.Id}}", image])[0] == 0
+            ends = name == "podman" and output == "true" and ends_at_logout()
+            return {"engine": engine, "error": "", "ends_at_logout": ends, "has_image": has_image}
+    return {"engine": "", "error": "; ".join(why) or "neither podman nor docker is installed",
+            "ends_at_logout": False, "has_image": False}  # fmt: skip
+
+
+def ends_at_logout():
+    """Whether systemd ends this user's containers with his last session."""
+    linger = os.path.join("/var/lib/systemd/linger", pwd.getpwuid(os.getuid()).pw_name)
+    return os.path.isdir("/run/systemd/system") and not os.path.exists(linger)
+
+
+def answer_of(command):
+    """Exit code and output of a command; of one that fails the last line of its errors."""
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return 1, str(error)
+    if done.returncode:
+        return done.returncode, (done.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
+    return 0, done.stdout.decode(errors="replace").strip()
+
+
+def python_command(python, container, image):
+    """How an interpreter that is there is started: one given by its path, or an image's; [] where there is none."""
+    if container is None:
+        return [python] if python.startswith("/") else []
+    if not container["has_image"]:
+        return []
+    limits = ["--ulimit", "host"] if os.path.basename(container["engine"]) == "podman" else []
+    return [container["engine"], "run", "--rm", "--network", "none", *limits, "--entrypoint", "python3", image]
+
+
+def look_at_python(command):
+    """Version and the packages that matter, of an interpreter given by the command that starts it."""
+    if not command:
         return {}
     code = (
         "import sys, json; from importlib import metadata as m\n"
@@ -106,7 +158,7 @@ def look_at_python(python):
         "print(json.dumps({'version': '%d.%d.%d' % sys.version_info[:3], 'packages': found}))"
     )
     try:
-        done = subprocess.run([python, "-c", code], capture_output=True, timeout=60, check=False)
+        done = subprocess.run([*command, "-c", code], capture_output=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return {"error": str(error)}
     if done.returncode:

@@ -23,6 +23,8 @@ class MachineFacts:
         writable: '' if our folder can be written, else why not.
         machine: processor, as `uname -m` says.
         python: of the given interpreter: `version`, `packages`, or `error`; empty if none was given.
+        container: where the cluster file names an image: `engine`, its path; `error`, why there is none, or '';
+            `ends_at_logout`, whether containers of this user end with his last session; `has_image`. Else None.
         uv: where it is there, or ''.
         environments: that we have made there: `{key: interpreter}`.
         cluster: what an earlier cluster of this name has left: `record`, `cluster_id`, `holder_lives`; None: nothing.
@@ -41,6 +43,7 @@ class MachineFacts:
     machine: str
     system: str
     python: Mapping[str, Any]
+    container: Mapping[str, Any] | None
     uv: str
     environments: Mapping[str, str]
     cluster: Mapping[str, Any] | None
@@ -82,6 +85,8 @@ def _own_problems(machine: MachineFacts) -> list[str]:
         )
     elif machine.writable:
         found.append(f"{machine.home} cannot be written: {machine.writable}")
+    if machine.container is not None and machine.container["error"]:
+        found.append(f"cannot run a container for this user: {machine.container['error']}")
     if "error" in machine.python:
         found.append(f"its Python does not run: {machine.python['error']}")
     missing = [name for name, version in machine.python.get("packages", {}).items() if not version]
@@ -117,6 +122,8 @@ def warnings(machine: MachineFacts) -> list[str]:
     if machine.address not in machine.resolves_to:
         names = ", ".join(machine.resolves_to) or "nothing"
         found.append(f"its name {machine.hostname} resolves to {names}, not {machine.address}; its address is used")
+    if machine.container is not None and machine.container["ends_at_logout"]:
+        found.append("containers of this user end when his last session does: `loginctl enable-linger` keeps them")
     found += [_left_over(process, machine) for process in machine.processes]
     return [f"{machine.host}: {warning}" for warning in found]
 

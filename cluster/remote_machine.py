@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from cluster.container import Container, pull
 from cluster.errors import ClusterError
 from cluster.host_environment import host_python
 from cluster.host_facts import MachineFacts
@@ -75,6 +76,19 @@ class RemoteMachine:
             self._facts = MachineFacts.from_json(self.host, json.loads(answer), time.time())
         return self._facts
 
+    def fetch_image(self, say: Say) -> MachineFacts:
+        """What `look` has found, with the Python of the cluster's image; the image is fetched if it is not there.
+
+        Raises:
+            SshError: it cannot be fetched.
+        """
+        image, container = self.spec.image, self.known.container
+        if image is not None and container is not None and not container["has_image"]:
+            say(f"{self.host}: fetching image {image}; minutes, this once")
+            pull(self.ssh, container["engine"], image)
+            self._facts = None
+        return self.look()
+
     def prepare(self, code: Code, say: Say) -> None:
         """Gives it its Python, and ends what an earlier cluster of this name has left.
 
@@ -88,6 +102,8 @@ class RemoteMachine:
                 say(f"{self.host}: {line}")
 
     def _host_python(self, say: Say) -> str:
+        if self.spec.image is not None:
+            return "python3"  # in the container, whose PATH decides
         return host_python(self.ssh, self.known, self.spec.python, self.spec.jax_hardware.kind, say)
 
     def start(self, code: Code, *arguments: str) -> subprocess.Popen[bytes]:
@@ -104,9 +120,14 @@ class RemoteMachine:
             "environment": ray_environment(self.folder, self.known.address),
             "then": arguments,
         }
-        process = self.ssh.start([self._python, "-c", script])
+        command = ["-c", script]
+        container = self._container()
+        process = self.ssh.start(container.command(command) if container else [self._python, *command])
         _write(process, json.dumps(header).encode() + b"\n" + code.archive)
         return process
+
+    def _container(self) -> Container | None:
+        return None if self.spec.image is None else Container.of(self.spec, self.known)
 
     def begin(self, code: Code, request: Request, token: str) -> None:
         """Orders it to start its holder; the token goes over the connection, never into a command line."""
@@ -191,6 +212,8 @@ class RemoteMachine:
         process = self.start(code, "-m", "cluster.on_machine", "remove")
         order = _line({"name": self.spec.name})
         forced: list[str] = json.loads(self.ssh.finish(process, "the cleaning up", order, REMOVE_TIMEOUT_S))
+        if container := self._container():
+            container.remove(self.ssh)
         return forced
 
 

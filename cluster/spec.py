@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from cluster.accelerators import CPU, Accelerator, check_counts, check_emulation
 from cluster.errors import ClusterConfigError, nearest
+from cluster.python_setting import check_python, image_of
 from cluster.ray_spec import EVERY_NODE, RayProviderSpec
 from cluster.setting_names import check_keys
 from cluster.slices import is_our_variable
@@ -127,7 +128,8 @@ class ClusterSpec:
         min_hosts: the fewest hosts on which a job goes on that has lost one and finds no other; None: num_hosts.
         env: variables for every rank, text to text.
         python: what runs on hosts that are not this machine: a version such as "3.12", of which an environment is made
-            there, or an absolute path to the interpreter of one that is there; None: the version that runs here.
+            there, an absolute path to the interpreter of one that is there, or `image:NAME`, a container image whose
+            `python3` it is; None: the version that runs here.
         storage_path: where checkpoints go: an absolute folder (`~` is expanded at use, on the host that uses it),
             `gs://` or `s3://`; "none": each host keeps them on its own disk, and the head has a copy of all; None: the
             head's state folder where all hosts share its disk, else as "none".
@@ -165,7 +167,10 @@ class ClusterSpec:
         if isinstance(self.provider, SshProviderSpec):
             _check_enough_hosts(self.provider, self.num_hosts, self.spares)
         if self.python is not None:
-            _check_python(self.python, self.provider)
+            if not isinstance(self.provider, SshProviderSpec):
+                problem = f"is for hosts over ssh; provider {self.provider.type} has its own Python"
+                raise ClusterConfigError("python", problem)
+            check_python(self.python, self.jax_hardware.kind, self.storage_path)
         if self.storage_path is not None:
             _check_storage_path(self.storage_path)
 
@@ -182,6 +187,11 @@ class ClusterSpec:
     def jax_hardware(self) -> Accelerator:
         """What JAX is to find on them."""
         return CPU if self.emulate else self.hardware
+
+    @property
+    def image(self) -> str | None:
+        """The container image in which our commands run on hosts; None: they run on the hosts themselves."""
+        return image_of(self.python)
 
     @property
     def head_disk_is_private(self) -> bool:
@@ -256,15 +266,6 @@ def _check_enough_hosts(provider: SshProviderSpec, num_hosts: int, spares: int) 
         raise ClusterConfigError(
             "num_hosts",
             f"with the spares must be the {len(provider.hosts)} hosts of the provider, not {num_hosts} and {spares}",
-        )
-
-
-def _check_python(python: Any, provider: ProviderSpec) -> None:
-    if not isinstance(provider, SshProviderSpec):
-        raise ClusterConfigError("python", f"is for hosts over ssh; provider {provider.type} has its own Python")
-    if not isinstance(python, str) or not re.fullmatch(r"3\.1[1-3]|/[^\0\n]+", python):
-        raise ClusterConfigError(
-            "python", f'must be "3.11", "3.12", "3.13" or the absolute path of an interpreter, not {python!r}'
         )
 
 

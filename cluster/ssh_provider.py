@@ -11,7 +11,7 @@ import secrets
 import shutil
 import subprocess
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -104,12 +104,17 @@ class SshProvider:
     def _require_good_hosts(self, say: Say) -> None:
         say(f"looking at {len(self.machines)} host(s)")
         facts = each(self.machines, RemoteMachine.look)
-        found = problems(facts)
-        if found:
-            raise ClusterError(f"cluster {self.name!r} cannot be made of these hosts:\n{_indented(found)}")
+        self._require_no(problems(facts))
+        if self.spec.image is not None:
+            facts = each(self.machines, lambda machine: machine.fetch_image(say))
+            self._require_no(problems(facts))
         for machine in facts:
             for warning in warnings(machine):
                 say(f"! {warning}")
+
+    def _require_no(self, found: Sequence[str]) -> None:
+        if found:
+            raise ClusterError(f"cluster {self.name!r} cannot be made of these hosts:\n{_indented(found)}")
 
     def _start(self, code: Code, say: Say, head_has_code: Callable[[], None]) -> Cluster:
         """Starts all machines at once; those without the head wait there until they are told its address."""

@@ -29,7 +29,7 @@ def facts(host: str = "h1", **changes: Any) -> MachineFacts:
         host=host, home=f"/root/.spmd-launch/hosts/{host}", address=f"10.0.0.{host[1:]}", hostname=host,
         resolves_to=(f"10.0.0.{host[1:]}",), clock_skew_s=0.1, free_bytes=MIN_FREE_BYTES, free_shm_bytes=2**30,
         writable="", machine="x86_64", system="Linux", uv="", environments={}, cluster=None, processes=(),
-        python={"version": "3.11.7", "packages": {"ray": "2.60.0", "jax": "0.10.2", "jaxlib": "0.10.2",
+        container=None, python={"version": "3.11.7", "packages": {"ray": "2.60.0", "jax": "0.10.2", "jaxlib": "0.10.2",
                                                   "numpy": "2.4.0", "psutil": "7"}},
     )  # fmt: skip
     return MachineFacts(**{**good, **changes})

@@ -1,0 +1,100 @@
+"""Podman on test hosts: real containers there, of an image that needs no registry.
+
+The image has no more than the links that a merged /usr has; the machine's /usr and Python environments are mounted into
+each container by the host's containers.conf, as an administrator may do it. A host gets the machine's control groups.
+"""
+
+import io
+import shutil
+import sys
+import tarfile
+from contextlib import suppress
+from pathlib import Path
+
+from tests.hosts.commands import PATH
+from tests.hosts.disk import environments
+from tests.hosts.host import Host
+
+IMAGE = "localhost/spmd-launch-test:1"
+CGROUPS = Path("/sys/fs/cgroup")
+STORAGE = """[storage]
+driver = "vfs"
+runroot = "/run/containers/storage"
+graphroot = "/var/lib/containers/storage"
+"""  # a host's disk is an overlay already, over which the kernel puts no other
+
+
+def missing() -> str | None:
+    """Why test hosts cannot have podman, in words; None where it is installed."""
+    absent = [program for program in ("podman", "crun") if shutil.which(program, path=PATH) is None]
+    return f"not installed: {' '.join(absent)} (`apt-get install podman crun`)" if absent else None
+
+
+def give_podman(host: Host, python: str = sys.executable) -> None:
+    """Makes podman work on a host that is on; it has no image yet.
+
+    Args:
+        host: the host.
+        python: interpreter that is `python3` in its containers.
+
+    Raises:
+        RuntimeError: a container does not run there; with podman's words.
+    """
+    for point, kind, options in _control_groups():
+        host.run(["mkdir", "-p", point])
+        host.run(["mount", "-t", kind, *(["-o", options] if options else []), kind, point])
+    folders = {Path("/usr"), *environments(), Path(python).parents[1]}
+    outer = sorted(f for f in folders if not any(f != g and f.is_relative_to(g) for g in folders))
+    volumes = ", ".join(f'"{folder}:{folder}:ro"' for folder in outer)
+    config = host.path("/etc/containers")
+    config.mkdir(exist_ok=True)
+    (config / "storage.conf").write_text(STORAGE)
+    (config / "containers.conf").write_text(f"[containers]\nvolumes = [{volumes}]\n")
+
+
+def give_image(host: Host, name: str = IMAGE, python: str = sys.executable) -> None:
+    """Gives it the image, whose `python3` is that interpreter's environment.
+
+    Raises:
+        RuntimeError: with podman's words.
+    """
+    tar = host.path("/run/image.tar")
+    tar.write_bytes(_links())
+    path = f"ENV PATH={Path(python).parent}:/usr/bin:/bin"
+    host.run(["podman", "import", "--change", path, "/run/image.tar", name])
+    host.run(["podman", "run", "--rm", "--ulimit", "host", "--network", "host", "--pid", "host", name, "python3", "-V"])
+
+
+def containers(host: Host) -> list[str]:
+    """Names of all containers on a host, running or not."""
+    return host.run(["podman", "ps", "--all", "--format", "{{.Names}}"]).stdout.split()
+
+
+def remove_empty_groups() -> None:
+    """What podman leaves in the machine's control groups."""
+    for group in CGROUPS.glob("**/libpod_parent"):
+        with suppress(OSError):  # somebody's container is in it
+            group.rmdir()
+
+
+def _control_groups() -> list[tuple[str, str, str]]:
+    """Where the machine has which of them, and the options that mount the same again."""
+    lines = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    found = [words for words in lines if Path(words[1]).is_relative_to(CGROUPS)]
+    if any(kind == "cgroup" for _, _, kind, *_ in found):  # crun takes the first version or the second, not both
+        found = [words for words in found if words[2] != "cgroup2"]
+    common = {"rw", "relatime", "nosuid", "nodev", "noexec", "nsdelegate", "memory_recursiveprot"}
+    return [
+        (point, kind, ",".join(option for option in options.split(",") if option not in common))
+        for _, point, kind, options, *_ in found
+    ]
+
+
+def _links() -> bytes:
+    """A tar file of the links from / into /usr."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for link in ("bin", "sbin", "lib", "lib64"):
+            if Path("/", link).is_symlink():
+                archive.add(Path("/", link), arcname=link)
+    return buffer.getvalue()
