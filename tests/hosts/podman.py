@@ -52,6 +52,13 @@ def give_podman(host: Host, python: str = sys.executable) -> None:
     (config / "containers.conf").write_text(f"[containers]\nvolumes = [{volumes}]\n")
 
 
+def take_podman(host: Host) -> None:
+    """Takes back what `give_podman` and `give_image` have done to a host."""
+    for folder in ("/var/lib/containers/storage", str(CGROUPS)):
+        host.run(["umount", "--recursive", folder], check=False)  # a host that has booted has none
+    host.run(["rm", "-rf", "/var/lib/containers", "/etc/containers/storage.conf", "/etc/containers/containers.conf"])
+
+
 def give_image(host: Host, name: str = IMAGE, python: str = sys.executable) -> None:
     """Gives it the image, whose `python3` is that interpreter's environment.
 
