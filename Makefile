@@ -41,6 +41,7 @@ test-fast: setup
 	$(BIN)/python -m pytest -q -m "not slow and not long and not cluster and not hosts"
 
 # On three hosts with an sshd each, made of namespaces on this machine and removed at the end; see tests/hosts/machines.py.
+# Containers on them need podman and crun, and their tests are skipped where these are not installed.
 test-hosts: setup host-packages
 	SLACK=$(SLACK) $(BIN)/python -m pytest -q -m hosts --durations=15
 

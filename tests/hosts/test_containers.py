@@ -18,7 +18,10 @@ from tests.hosts.test_faults_at_start import begin_up, refused
 pytestmark = [pytest.mark.hosts, pytest.mark.long, pytest.mark.timeout(600)]
 
 SLACK = float(os.environ.get("SLACK", "1"))
-JOB = ("psum-check", "--set", "steps=60", "--checkpoint-every", "20")
+JOBS = {
+    "psum-check": ["--set", "steps=20"],
+    "transformer": ["--set", "steps=12", "--set", "batch_size=24", "--checkpoint-every", "4"],
+}
 
 
 @pytest.fixture(scope="module")
@@ -75,14 +78,13 @@ def _left(lab: Lab) -> list[str]:
     return [*lab.processes(), *lab.folders(), *_containers(lab)]
 
 
-def _calm_digest() -> str:
-    """What the local provider makes of the same job, on as many hosts and devices."""
+def _local_digests() -> dict[str, str]:
+    """What the local provider makes of the same jobs, on as many hosts and devices."""
     with tempfile.TemporaryDirectory(prefix="slt-") as folder:
         cli = Cli(Path(folder))
         cli("up", str(cluster_file(Path(folder), "near", num_hosts=3)))
         try:
-            digest: str = cli.json("submit", *JOB, "--cluster", "near")["result_digest"]
-            return digest
+            return {job: cli.json("submit", job, *JOBS[job], "--cluster", "near")["result_digest"] for job in JOBS}
         finally:
             cli("down", "near", "--force")
 
@@ -94,11 +96,14 @@ def test_jobs_run_in_containers_with_the_local_result_also_after_a_rank_was_kill
         ours = [p.pid for p in host.processes() if any(word in p.argv for word in ("cluster.holder", "ray::Agent"))]
         own, box = os.readlink(f"/proc/{host.init()}/ns/mnt"), {os.readlink(f"/proc/{pid}/ns/mnt") for pid in ours}
         assert len(ours) == 2 and len(box) == 1 and own not in box
-    digest = _calm_digest()
-    assert running.cli.json("submit", *JOB, "--name", "calm")["result_digest"] == digest
-    killed = running.cli.json("submit", *JOB, "--name", "killed", "--inject", "kill rank=1 step=30")
+    digests = _local_digests()
+    calm = running.cli.json("submit", "psum-check", *JOBS["psum-check"])
+    assert calm["result_digest"] == digests["psum-check"]
+    fault = ("--inject", "kill rank=1 step=10")
+    killed = running.cli.json("submit", "transformer", *JOBS["transformer"], "--name", "killed", *fault)
     assert (killed["state"], running.cli.job("killed")["attempt"]) == ("SUCCEEDED", 2)
-    assert killed["result_digest"] == digest
+    assert killed["result_digest"] == digests["transformer"]
+    assert running.cli.events("killed", "resumed")
 
 
 @pytest.mark.parametrize("moment", ["looking at", "up, the head", "starting an agent"])
