@@ -52,7 +52,8 @@ def is_podman(engine):
 
 def lock_paths(order):
     base = os.path.join(order["home"], "containers")
-    os.makedirs(base, mode=0o700, exist_ok=True)
+    for folder in (order["home"], base):  # each by itself: parents that it makes are open to all
+        os.makedirs(folder, mode=0o700, exist_ok=True)
     return {kind: os.path.join(base, f"{order['name']}.{kind}") for kind in ("use", "alive", "start")}
 
 

@@ -16,6 +16,7 @@ from tests.hosts.disk import environments
 from tests.hosts.host import Host
 
 IMAGE = "localhost/spmd-launch-test:1"
+MQUEUE = "/dev/mqueue"  # systemd mounts it on a real host; a container with the host's IPC has it too
 CGROUPS = Path("/sys/fs/cgroup")
 STORAGE = """[storage]
 driver = "vfs"
@@ -43,6 +44,8 @@ def give_podman(host: Host, python: str = sys.executable) -> None:
     for point, kind, options in _control_groups():
         host.run(["mkdir", "-p", point])
         host.run(["mount", "-t", kind, *(["-o", options] if options else []), kind, point])
+    host.run(["mkdir", "-p", MQUEUE])
+    host.run(["mount", "-t", "mqueue", "mqueue", MQUEUE])
     folders = {Path("/usr"), *environments(), Path(python).parents[1]}
     outer = sorted(f for f in folders if not any(f != g and f.is_relative_to(g) for g in folders))
     volumes = ", ".join(f'"{folder}:{folder}:ro"' for folder in outer)
@@ -52,15 +55,41 @@ def give_podman(host: Host, python: str = sys.executable) -> None:
     (config / "containers.conf").write_text(f"[containers]\nvolumes = [{volumes}]\n")
 
 
+def give_user(host: Host, user: str) -> None:
+    """Makes a user with podman of his own, without root, whom the set's key lets in; a host that has podman already.
+
+    Raises:
+        RuntimeError: with the words of what failed.
+    """
+    host.run(["useradd", "--create-home", "--shell", "/bin/bash", user])  # with a range of further user ids
+    host.run(["usermod", "--password", "*", user])  # sshd lets no locked account in
+    home = host.path(f"/home/{user}")
+    for name, text in {
+        ".ssh/authorized_keys": host.path("/root/.ssh/authorized_keys").read_text(),
+        ".config/containers/storage.conf": '[storage]\ndriver = "vfs"\n',
+    }.items():
+        (home / name).parent.mkdir(parents=True)
+        (home / name).write_text(text)
+    host.run(["chown", "-R", f"{user}:", f"/home/{user}"])
+    host.run(["chmod", "711", "/root"])  # an interpreter may lie below it
+
+
+def take_user(host: Host, user: str) -> None:
+    """Removes him with all that he has, podman's own process among it."""
+    host.run(["pkill", "--signal", "KILL", "--uid", user], check=False)
+    host.run(["userdel", "--remove", "--force", user])
+    host.run(["chmod", "700", "/root"])
+
+
 def take_podman(host: Host) -> None:
     """Takes back what `give_podman` and `give_image` have done to a host."""
-    for folder in ("/var/lib/containers/storage", str(CGROUPS)):
+    for folder in ("/var/lib/containers/storage", str(CGROUPS), MQUEUE):
         host.run(["umount", "--recursive", folder], check=False)  # a host that has booted has none
     host.run(["rm", "-rf", "/var/lib/containers", "/etc/containers/storage.conf", "/etc/containers/containers.conf"])
 
 
-def give_image(host: Host, name: str = IMAGE, python: str = sys.executable) -> None:
-    """Gives it the image, whose `python3` is that interpreter's environment.
+def give_image(host: Host, name: str = IMAGE, python: str = sys.executable, user: str = "root") -> None:
+    """Gives a user of it the image, whose `python3` is that interpreter's environment.
 
     Raises:
         RuntimeError: with podman's words.
@@ -68,8 +97,11 @@ def give_image(host: Host, name: str = IMAGE, python: str = sys.executable) -> N
     tar = host.path("/run/image.tar")
     tar.write_bytes(_links())
     path = f"ENV PATH={Path(python).parent}:/usr/bin:/bin"
-    host.run(["podman", "import", "--change", path, "/run/image.tar", name])
-    host.run(["podman", "run", "--rm", "--ulimit", "host", "--network", "host", "--pid", "host", name, "python3", "-V"])
+    home = "/root" if user == "root" else f"/home/{user}"
+    as_user = ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups", "env", f"HOME={home}", "USER=" + user]
+    host.run([*as_user, "podman", "import", "--change", path, "/run/image.tar", name])
+    sharing = ["--network", "host", "--pid", "host", "--ipc", "host", "--ulimit", "host"]
+    host.run([*as_user, "podman", "run", "--rm", *sharing, name, "python3", "-V"])
 
 
 def containers(host: Host) -> list[str]:

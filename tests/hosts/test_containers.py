@@ -1,6 +1,8 @@
 """Hosts whose Python is a container image: what is told of it, and that nothing else is different."""
 
+import dataclasses
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -11,7 +13,7 @@ import pytest
 
 from tests.conftest import Cli, cluster_file
 from tests.hosts import podman
-from tests.hosts.commands import wait_until
+from tests.hosts.commands import PATH, wait_until
 from tests.hosts.conftest import Lab
 from tests.hosts.test_faults_at_start import begin_up, refused
 
@@ -135,6 +137,46 @@ def test_a_host_that_boots_again_has_a_container_again(running: Lab) -> None:
     assert not _left(running)
     running.cli("up", str(running.file))
     assert running.cli.json("submit", "psum-check")["state"] == "SUCCEEDED"
+
+
+@pytest.fixture
+def of_a_user(boxed: Lab) -> Iterator[Lab]:
+    """A lab of one host, for a user who is not root there; nothing is up."""
+    if shutil.which("newuidmap", path=PATH) is None:
+        pytest.skip("podman without root needs newuidmap, which is not installed (`apt-get install uidmap`)")
+    host, user = boxed.hosts["h1"], "alice"
+    try:
+        podman.give_user(host, user)
+        podman.give_image(host, user=user)
+        file = boxed.file.with_name("user.yaml")
+        boxed.hosts.write_lab(file, names=["h1"], min_hosts=1)
+        file.write_text(file.read_text().replace("user: root", f"user: {user}"))
+        lab = dataclasses.replace(boxed, file=file)
+        _ask_for(lab, podman.IMAGE)
+        yield lab
+    finally:
+        podman.take_user(host, user)
+
+
+def test_a_user_without_root_has_containers_too(of_a_user: Lab) -> None:
+    lab, host = of_a_user, of_a_user.hosts["h1"]
+
+    def command_lines() -> list[tuple[str, ...]]:
+        return [process.argv for process in host.processes() if process.argv != ("podman",)]  # it keeps one of its own
+
+    lab.cli("up", str(lab.file))
+    assert lab.cli.json("submit", "psum-check")["state"] == "SUCCEEDED"
+    (holder,) = [p.pid for p in host.processes() if "cluster.holder" in p.argv]
+    assert Path(f"/proc/{holder}").stat().st_uid == host.path("/home/alice").stat().st_uid != 0
+    os.kill(holder, signal.SIGKILL)
+    wait_until(lambda: not command_lines(), "the container ends", 30 * SLACK)
+    process = begin_up(lab, "up, the head")
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    wait_until(lambda: not command_lines(), "the host is clean", 30 * SLACK)
+    lab.cli("up", str(lab.file))
+    lab.cli("down", lab.name)
+    assert not command_lines()
 
 
 def test_an_image_that_cannot_be_had_is_refused_with_the_host(clean: Lab) -> None:
