@@ -23,19 +23,21 @@ PERIOD_S = 1.0
 BOOT = "import sys; exec(sys.argv[1])"  # so that this file, given as the first argument, can hand itself on
 
 
-def run_argv(order, uid, gid, user, folders):
+def run_argv(order, uid, gid, groups, user, folders):
     """The command that makes the container, up to the image's name.
 
     Args:
         order: `engine`, its path; `name`; `image`; `gpu`, whether the host's GPUs are passed on; and others.
-        uid, gid, user: who has asked, and whose processes these will be.
+        uid, gid, groups, user: who has asked, and whose processes these will be.
         folders: that it shares with the host.
     """
     argv = [order["engine"], "run", "--rm", "--detach", "--name", order["name"], "--entrypoint", "python3"]
     argv += ["--network", "host", "--pid", "host", "--ipc", "host", "--user", f"{uid}:{gid}"]
     argv += ["--pids-limit", "-1", "--security-opt", "label=disable"]  # Podman allows 2048 threads; SELinux no folders
     if is_podman(order["engine"]):
-        argv += ["--ulimit", "host"] + (["--userns", "keep-id"] if uid else [])
+        argv += ["--ulimit", "host"] + (["--userns", "keep-id", "--group-add", "keep-groups"] if uid else [])
+    else:
+        argv += [word for group in groups for word in ("--group-add", str(group))]
     if order["gpu"]:
         argv += ["--device", "nvidia.com/gpu=all"] if is_podman(order["engine"]) else ["--gpus", "all"]
     for folder in folders:
@@ -77,7 +79,8 @@ def make(order, source, paths):
         storage = os.path.expanduser(order["storage"])
         os.makedirs(storage, exist_ok=True)
         folders.append(storage)
-    command = run_argv(order, os.getuid(), os.getgid(), pwd.getpwuid(os.getuid()).pw_name, folders)
+    user = pwd.getpwuid(os.getuid()).pw_name
+    command = run_argv(order, os.getuid(), os.getgid(), os.getgroups(), user, folders)
     command += ["-c", BOOT, source, "live", paths["use"], paths["alive"]]
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode:

@@ -117,17 +117,20 @@ def test_a_host_without_an_engine_is_refused_and_one_that_forgets_is_warned_of()
 
 def _argv(uid: int, **changes: Any) -> list[str]:
     container = dataclasses.replace(Container.of(spec(), facts(container=HAS_PODMAN)), **changes)
-    return run_argv(dataclasses.asdict(container), uid, 7, "alice", ["/home/alice/.spmd-launch/hosts/h1", "/tmp"])
+    folders = ["/home/alice/.spmd-launch/hosts/h1", "/tmp"]
+    return run_argv(dataclasses.asdict(container), uid, 7, [7, 44], "alice", folders)
 
 
 @pytest.mark.parametrize(
     ("engine", "uid", "gpu", "there", "not_there"),
     [
         ("/usr/bin/podman", 0, False, ["--ulimit host"], ["--userns", "--device", "--gpus"]),
-        ("/usr/bin/podman", 5, True, ["--userns keep-id", "--device nvidia.com/gpu=all"], ["--gpus"]),
-        ("/usr/bin/docker", 5, True, ["--gpus all"], ["--userns", "--device", "--ulimit"]),
+        ("/usr/bin/podman", 5, True, ["--userns keep-id", "--group-add keep-groups", "--device nvidia.com/gpu=all"],
+         ["--gpus"]),
+        ("/usr/bin/docker", 5, True, ["--gpus all", "--group-add 7 --group-add 44"],
+         ["--userns", "--device", "--ulimit"]),
     ],
-)
+)  # fmt: skip
 def test_a_container_has_the_hosts_processes_network_and_folders_and_the_users_name(
     engine: str, uid: int, gpu: bool, there: list[str], not_there: list[str]
 ) -> None:

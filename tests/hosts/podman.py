@@ -17,6 +17,7 @@ from tests.hosts.host import Host
 
 IMAGE = "localhost/spmd-launch-test:1"
 MQUEUE = "/dev/mqueue"  # systemd mounts it on a real host; a container with the host's IPC has it too
+GROUP = "users"  # that a user is in besides his own
 CGROUPS = Path("/sys/fs/cgroup")
 STORAGE = """[storage]
 driver = "vfs"
@@ -61,7 +62,8 @@ def give_user(host: Host, user: str) -> None:
     Raises:
         RuntimeError: with the words of what failed.
     """
-    host.run(["useradd", "--create-home", "--shell", "/bin/bash", user])  # with a range of further user ids
+    # With a range of further user ids, as Debian's useradd does it.
+    host.run(["useradd", "--create-home", "--shell", "/bin/bash", "--groups", GROUP, user])
     host.run(["usermod", "--password", "*", user])  # sshd lets no locked account in
     home = host.path(f"/home/{user}")
     for name, text in {

@@ -1,6 +1,7 @@
 """Hosts whose Python is a container image: what is told of it, and that nothing else is different."""
 
 import dataclasses
+import grp
 import os
 import shutil
 import signal
@@ -168,6 +169,9 @@ def test_a_user_without_root_has_containers_too(of_a_user: Lab) -> None:
     assert lab.cli.json("submit", "psum-check")["state"] == "SUCCEEDED"
     (holder,) = [p.pid for p in host.processes() if "cluster.holder" in p.argv]
     assert Path(f"/proc/{holder}").stat().st_uid == host.path("/home/alice").stat().st_uid != 0
+    status = Path(f"/proc/{holder}/status").read_text().splitlines()
+    groups = next(line.split() for line in status if line.startswith("Groups:"))
+    assert str(grp.getgrnam(podman.GROUP).gr_gid) in groups, "storage may be open to that group only"
     os.kill(holder, signal.SIGKILL)
     wait_until(lambda: not command_lines(), "the container ends", 30 * SLACK)
     process = begin_up(lab, "up, the head")
