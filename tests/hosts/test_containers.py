@@ -16,7 +16,7 @@ from tests.conftest import Cli, cluster_file
 from tests.hosts import podman
 from tests.hosts.commands import PATH, wait_until
 from tests.hosts.conftest import Lab
-from tests.hosts.test_faults_at_start import begin_up, refused
+from tests.hosts.test_faults_at_start import MOMENTS, begin_up, refused
 
 pytestmark = [pytest.mark.hosts, pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -109,13 +109,16 @@ def test_jobs_run_in_containers_with_the_local_result_also_after_a_rank_was_kill
     assert running.cli.events("killed", "resumed")
 
 
-@pytest.mark.parametrize("moment", ["looking at", "up, the head", "starting an agent"])
-def test_a_client_that_is_killed_leaves_no_container(clean: Lab, moment: str) -> None:
+@pytest.mark.parametrize("moment", MOMENTS[1:])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_client_that_ends_in_the_middle_leaves_no_container(clean: Lab, moment: str, number: signal.Signals) -> None:
     process = begin_up(clean, moment)
-    os.killpg(process.pid, signal.SIGKILL)
+    assert _containers(clean)
+    os.killpg(process.pid, number)
     process.communicate()
     wait_until(lambda: not _left(clean), "the hosts are clean", 30 * SLACK)
-    clean.cli("down", clean.name)
+    if number == signal.SIGKILL:
+        clean.cli("down", clean.name)
 
 
 def test_a_container_ends_with_its_holder_and_up_begins_anew(running: Lab) -> None:
