@@ -112,10 +112,11 @@ def containers(host: Host) -> list[str]:
 
 
 def remove_empty_groups() -> None:
-    """What podman leaves in the machine's control groups."""
-    for group in CGROUPS.glob("**/libpod_parent"):
-        with suppress(OSError):  # somebody's container is in it
-            group.rmdir()
+    """What podman leaves in the machine's control groups, most of all when a host's power is cut."""
+    for parent in CGROUPS.glob("**/libpod_parent"):
+        for group in [*sorted(parent.glob("**/"), reverse=True), parent]:
+            with suppress(OSError):  # somebody's container is in it, or it has gone
+                group.rmdir()
 
 
 def _control_groups() -> list[tuple[str, str, str]]:
