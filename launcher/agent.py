@@ -18,6 +18,7 @@ from cluster.processes import MARKER
 from launcher.attempt import AGENT_RESTARTED, HostFacts, HostNews, RankTask
 from launcher.certificates import RankFiles, new_request, write_files
 from launcher.code_copy import unpack
+from launcher.command import FOLDER
 from launcher.command_process import Executed, execute, start_command
 from launcher.device_count import count_devices
 from launcher.environment import command_environment, flags_that_matter, rank_environment
@@ -29,6 +30,7 @@ from launcher.rank.black_box import read_black_box
 from launcher.rank_process import RankProcess, keep
 from launcher.stacks import take_stacks
 from launcher.template_process import TemplateEndedError, TemplateProcess
+from launcher.user_process import inspect, user_folder
 from workloads.versions import versions
 
 
@@ -74,7 +76,7 @@ class Agent:
         # Of the agent before this one, if there was one: nobody can ask for what its ranks have left.
         end_abandoned_ranks(self.folder, os.environ.get(MARKER, ""))
         shutil.rmtree(self.folder / "attempts", ignore_errors=True)
-        for name in ("home", "tmp", "work", "code", "files", "ranks", "attempts"):
+        for name in ("home", "tmp", "work", "code", "files", "folders", "ranks", "attempts"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         end_with_raylet(owns_ray, self._kill_ranks)
 
@@ -174,6 +176,10 @@ class Agent:
         keep(cold.end_after(rank))
         return rank
 
+    async def inspect(self, question: dict[str, Any], folder: tuple[str, str], code_digest: str) -> dict[str, Any]:
+        """Imports a user's workload in a process of its own, and tells its parameters."""
+        return await inspect(question, self._environment(code_digest), await user_folder(self.folder, *folder))
+
     async def execute(self, words: list[str], timeout_s: float) -> Executed:
         """Runs a command on this host, beside whatever runs; ends it after `timeout_s`."""
         return await execute(words, self._command_environment(), self.folder / "work", timeout_s)
@@ -192,6 +198,8 @@ class Agent:
         self.code_digest = task.code_digest
         folder = self.folder / "attempts" / task.attempt_id
         tls = self._write_certificate(task, folder)  # what may fail comes before there is a process
+        if task.command is None and FOLDER in task.files:
+            await user_folder(self.folder, *task.files[FOLDER])
         if task.command is None:
             process, speaks = await self._fork(task.code_digest), True
         else:

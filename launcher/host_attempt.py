@@ -10,7 +10,7 @@ from pathlib import Path
 
 from launcher.attempt import HostNews, RankTask
 from launcher.certificates import RankFiles
-from launcher.command import PHASE
+from launcher.command import FOLDER, PHASE
 from launcher.host_copies import HostCopies
 from launcher.rank.memory import host_bytes
 from launcher.rank_process import Message, RankProcess, keep
@@ -52,10 +52,13 @@ class HostAttempt:
     def assignment(self, host: str, address: str, files: Path, tls: RankFiles) -> Message:
         """The one message that turns a fork of the template into a rank."""
         paths = {param: str(files / sha256 / name) for param, (sha256, name) in self.task.files.items()}
+        paths.pop(FOLDER, None)
+        folder = self.task.files.get(FOLDER)
         return {
             **dataclasses.asdict(self.task),
             "type": "assign",
             "settings": {**self.task.settings, **paths},
+            "user_folder": str(files.parent / "folders" / folder[0]) if folder else None,
             "host": host,
             "address": address,
             "output": str(self.output),

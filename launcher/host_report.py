@@ -8,11 +8,14 @@ import ray
 from ray.exceptions import RayError
 
 from cluster.record import Cluster
+from launcher.blobs import BlobStore, ship
 from launcher.command_process import Executed
+from launcher.errors import FailureError
 from launcher.exposure import RAYLET_PORTS
 from launcher.host_pool import HostPool
 from launcher.parity import gather_facts
 from launcher.protocol import Message
+from launcher.user_process import INSPECTION_TIMEOUT_S
 
 FACTS_TIMEOUT_S = 120.0
 STATE_TIMEOUT_S = 5.0
@@ -45,6 +48,25 @@ async def facts(pool: HostPool) -> list[Message]:
     """Each host: a `launcher.attempt.HostFacts`."""
     found = await asyncio.wait_for(gather_facts(list(pool.agents.values())), FACTS_TIMEOUT_S)
     return [dataclasses.asdict(fact) for fact in found]
+
+
+async def inspect(pool: HostPool, blobs: BlobStore, request: Message) -> Message:
+    """Has the first host that answers import a user's workload; see `launcher.rank.inspect_workload`."""
+    folder, code = tuple(request["folder"]), request["code"]
+    missing = blobs.missing([folder[0], code])
+    if missing:
+        return {"missing": missing}
+    question = {key: request[key] for key in ("workload", "settings", "num_hosts", "devices_per_host")}
+    for agent in pool.agents.values():
+        try:
+            await asyncio.wait_for(ship(blobs, [agent], code, [folder]), STATE_TIMEOUT_S + INSPECTION_TIMEOUT_S)
+            answer: Message = await asyncio.wait_for(
+                agent.inspect.remote(question, folder, code), STATE_TIMEOUT_S + INSPECTION_TIMEOUT_S
+            )
+        except (RayError, TimeoutError):
+            continue  # that host is lost
+        return answer
+    raise FailureError("no host has answered, so that nobody could look at the workload; see `spmd-launch status`")
 
 
 async def execute(pool: HostPool, hosts: Sequence[str], words: Sequence[str], timeout_s: float) -> list[Message]:

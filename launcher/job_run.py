@@ -14,6 +14,7 @@ from cluster.slices import rank_variables
 from launcher.attempt import tasks_for
 from launcher.blobs import BlobStore, ship
 from launcher.certificates import Authority
+from launcher.command import FOLDER
 from launcher.first_cause import FirstCause, first_cause
 from launcher.gang import Gang
 from launcher.host_pool import HostPool
@@ -188,8 +189,8 @@ class JobRun:
         return [self.spec.num_hosts, *fewer]
 
     def _fits(self, num_hosts: int) -> bool:
-        if self.spec.command is not None:
-            return True  # it alone knows
+        if FOLDER in self.spec.files:
+            return True  # code of the user's, which alone knows
         files = {param: file.name for param, file in self.spec.files.items()}
         layout = Layout(num_hosts=num_hosts, devices_per_host=self.devices_per_host)
         try:

@@ -8,19 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.code_copy import digest_code, pack, read_code, source_root
-from launcher.command import FOLDER, WORKLOAD, Command
+from launcher.command import WORKLOAD, Command
 from launcher.errors import UserError
-from launcher.job import InputFile, JobOptions, JobSpec
-from launcher.submission import (
-    Prepared,
-    choose_cluster,
-    choose_layout,
-    choose_name,
-    secret_values,
-    sha256_of,
-    temporary_folder,
-)
-from launcher.user_folder import NAME, pack_folder
+from launcher.job import JobOptions, JobSpec
+from launcher.submission import Prepared, choose_cluster, choose_layout, choose_name, secret_values
+from launcher.user_submission import pack_user_folder
 from launcher.version_skew import require_same_launcher
 from workloads.versions import versions
 
@@ -56,9 +48,7 @@ def prepare_run(
     values = secret_values(command.secrets)
     code = read_code(source_root())
     require_same_launcher(cluster, code)
-    archive = temporary_folder() / NAME
-    archive.write_bytes(pack_folder(folder))
-    digest = sha256_of(archive)
+    files, paths = pack_user_folder(folder)
     spec = JobSpec(
         name=job_name,
         job_id=secrets.token_hex(6),
@@ -67,13 +57,13 @@ def prepare_run(
         config={},
         num_hosts=layout.num_hosts,
         code_digest=digest_code(code),
-        files={FOLDER: InputFile(name=NAME, sha256=digest, num_bytes=archive.stat().st_size)},
+        files=files,
         versions=versions(),
         submitted=datetime.datetime.now().astimezone().isoformat(timespec="milliseconds"),
         command=command,
         **dataclasses.asdict(options),
     )
-    return Prepared(cluster, spec, pack(code), {digest: archive}, secrets=values)
+    return Prepared(cluster, spec, pack(code), paths, secrets=values)
 
 
 def parse_command(words: Sequence[str], env: Sequence[str]) -> Command:

@@ -2,17 +2,16 @@
 
 import dataclasses
 import datetime
-import hashlib
 import importlib
 import os
 import secrets
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cluster.record import Cluster, cluster_names, running_clusters
-from launcher.code_copy import digest_code, pack, read_code, source_root
+from launcher.code_copy import CodeFile, digest_code, pack, read_code, source_root
+from launcher.command import FOLDER
 from launcher.errors import FailureError, UserError
 from launcher.faults import check_faults, parse_fault
 from launcher.job import NAME_RULE, InputFile, JobOptions, JobSpec, valid_name
@@ -21,11 +20,14 @@ from launcher.mirror import fetch_record
 from launcher.protocol import Connection, Message
 from launcher.record_copy import refresh
 from launcher.storage import storage_root
+from launcher.temporary import sha256_of, temporary_folder
+from launcher.user_submission import Packed, default_name, inspect, pack_user_folder, require_file
 from launcher.version_skew import require_same_launcher
 from workloads.errors import ConfigError
 from workloads.layout import Layout
-from workloads.params import file_params
+from workloads.params import ParamInfo, file_params
 from workloads.registry import checked_config
+from workloads.user import parse_target
 from workloads.versions import versions
 
 
@@ -54,6 +56,23 @@ class Prepared:
     secrets: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What a workload is given.
+
+    Attributes:
+        config: every parameter with its value.
+        settings: `{parameter: text}` as given, without files.
+        files: that are shipped, by the parameter that names them; the user's folder too.
+        paths: where they are here, by sha256.
+    """
+
+    config: Mapping[str, Any]
+    settings: Mapping[str, str]
+    files: Mapping[str, InputFile]
+    paths: Mapping[str, Path]
+
+
 def prepare(request: Request) -> Prepared:
     """Checks everything that can be checked on the client.
 
@@ -62,28 +81,80 @@ def prepare(request: Request) -> Prepared:
     """
     cluster = choose_cluster(request.cluster)
     layout = choose_layout(cluster, request.num_hosts)
-    name = choose_name(request.name, request.workload)
+    target = parse_target(request.workload)
+    name = choose_name(request.name, default_name(target) if target else request.workload)
     faults = [parse_fault(text) for text in request.faults]
     check_faults(faults, layout.num_hosts, layout.devices_per_host, cluster.spec.provider.owns_ray)
-    config = _check_config(request.workload, request.settings, layout)
-    settings, files, paths = _input_files(file_params(type(config)), request.settings)
     code = read_code(source_root())
-    require_same_launcher(cluster, code)
+    if target is not None:
+        require_file(target, Path.cwd())
+        require_same_launcher(cluster, code)
+        folder = pack_user_folder(Path.cwd())
+        inputs = _user_inputs(cluster, request.workload, request.settings, layout, folder, code)
+    else:
+        inputs = _shipped_inputs(request.workload, request.settings, layout)
+        require_same_launcher(cluster, code)
     spec = JobSpec(
         name=name,
         job_id=secrets.token_hex(6),
         workload=request.workload,
-        settings=settings,
-        config=dataclasses.asdict(config),
+        settings=inputs.settings,
+        config=inputs.config,
         num_hosts=layout.num_hosts,
         faults=tuple(fault.to_json() for fault in faults),
         code_digest=digest_code(code),
-        files=files,
+        files=inputs.files,
         versions=versions(),
         submitted=datetime.datetime.now().astimezone().isoformat(timespec="milliseconds"),
         **dataclasses.asdict(request.options),
     )
-    return Prepared(cluster, spec, pack(code), paths)
+    return Prepared(cluster, spec, pack(code), inputs.paths)
+
+
+def _shipped_inputs(workload: str, settings: Mapping[str, str], layout: Layout) -> Inputs:
+    config = _check_config(workload, settings, layout)
+    rest, files, paths = _input_files(file_params(type(config)), settings)
+    return Inputs(config=dataclasses.asdict(config), settings=rest, files=files, paths=paths)
+
+
+def look_at_user_workload(workload: str, cluster_name: str | None) -> list[ParamInfo]:
+    """The parameters of a workload of the user's, which a host imports.
+
+    Args:
+        workload: as `./my_file.py:run`, relative to the folder one is in.
+        cluster_name: None: the only cluster that is up.
+
+    Raises:
+        UserError: there is no such function, or its module cannot be imported.
+    """
+    target, cluster, code = parse_target(workload), choose_cluster(cluster_name), read_code(source_root())
+    assert target is not None
+    require_file(target, Path.cwd())
+    require_same_launcher(cluster, code)
+    seen = _ask_a_host(cluster, workload, None, choose_layout(cluster, None), pack_user_folder(Path.cwd()), code)
+    return [ParamInfo(**{**param, "choices": tuple(param["choices"])}) for param in seen["params"]]
+
+
+def _user_inputs(
+    cluster: Cluster, workload: str, settings: Mapping[str, str], layout: Layout, folder: Packed, code: list[CodeFile]
+) -> Inputs:
+    """A host imports the workload and answers for its parameters: nothing of the user's is imported here."""
+    seen = _ask_a_host(cluster, workload, settings, layout, folder, code)
+    return Inputs(config=seen["config"], settings=dict(settings), files=folder[0], paths=folder[1])
+
+
+def _ask_a_host(
+    cluster: Cluster,
+    workload: str,
+    settings: Mapping[str, str] | None,
+    layout: Layout,
+    folder: Packed,
+    code: list[CodeFile],
+) -> Message:
+    files, paths = folder
+    file, code_digest = files[FOLDER], digest_code(code)
+    blobs = {file.sha256: paths[file.sha256].read_bytes(), code_digest: pack(code)}
+    return inspect(cluster, workload, settings, layout, folder=file, code_digest=code_digest, blobs=blobs)
 
 
 def prepare_resume(name: str, settings: Mapping[str, str], cluster_name: str | None) -> Prepared:
@@ -106,21 +177,24 @@ def prepare_resume(name: str, settings: Mapping[str, str], cluster_name: str | N
     kept = {param: folder.path / "inputs" / file.sha256 / file.name for param, file in old.files.items()}
     if old.command is not None:
         return _resumed_command(cluster, old, kept, settings, layout)
-    given = {**old.settings, **{param: str(path) for param, path in kept.items()}, **settings}
-    config = _check_config(old.workload, given, layout)
-    rest, files, paths = _input_files(file_params(type(config)), given)
     code = read_code(source_root())
     require_same_launcher(cluster, code)
+    if FOLDER in old.files:
+        packed = old.files, {old.files[FOLDER].sha256: kept[FOLDER]}
+        inputs = _user_inputs(cluster, old.workload, {**old.settings, **settings}, layout, packed, code)
+    else:
+        given = {**old.settings, **{param: str(path) for param, path in kept.items()}, **settings}
+        inputs = _shipped_inputs(old.workload, given, layout)
     spec = dataclasses.replace(
         old,
-        settings=rest,
-        config=dataclasses.asdict(config),
+        settings=inputs.settings,
+        config=inputs.config,
         num_hosts=layout.num_hosts,
         code_digest=digest_code(code),
-        files=files,
+        files=inputs.files,
         versions=versions(),
     )
-    return Prepared(cluster, spec, pack(code), paths, resume=True)
+    return Prepared(cluster, spec, pack(code), inputs.paths, resume=True)
 
 
 def _resumed_command(
@@ -289,26 +363,7 @@ def _make_default(maker: str) -> Path:
     return path
 
 
-def temporary_folder() -> Path:
-    """A new folder that lives as long as this process."""
-    folder = tempfile.TemporaryDirectory(prefix="spmd-launch-")
-    _FOLDERS.append(folder)
-    return Path(folder.name)
-
-
-_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
-
-
-def sha256_of(path: Path) -> str:
-    """Of a file's content, in hexadecimal."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
-
-
 def describe(spec: JobSpec) -> str:
     """The job's parameters that are not at their default, for one line."""
-    given = {**spec.settings, **{param: file.name for param, file in spec.files.items()}}
+    given = {**spec.settings, **{param: file.name for param, file in spec.files.items() if param != FOLDER}}
     return " ".join(f"{key}={value}" for key, value in given.items()) or "defaults"

@@ -93,13 +93,8 @@ class Supervisor:
                 answer = await self._cancel(request["name"], "cancelled by hand")
             case "prune":
                 self._prune(request["name"])
-            case "facts":
-                answer = {"facts": await host_report.facts(self.pool)}
-            case "exec":
-                hosts = list(self.pool.agents) if request["host"] is None else [request["host"]]
-                answer = {"hosts": await host_report.execute(self.pool, hosts, request["words"], request["timeout_s"])}
-            case "sockets":
-                answer = await host_report.sockets(self.pool)
+            case "facts" | "sockets" | "exec" | "inspect":
+                answer = await self._ask_hosts(request)
             case "drain":
                 answer = await self._drain(request["force"])
             case unknown:
@@ -108,6 +103,17 @@ class Supervisor:
                     f"`spmd-launch down {self.cluster.name} && spmd-launch up FILE`"
                 )
         return answer
+
+    async def _ask_hosts(self, request: Message) -> Message:
+        match request["op"]:
+            case "facts":
+                return {"facts": await host_report.facts(self.pool)}
+            case "sockets":
+                return await host_report.sockets(self.pool)
+            case "inspect":
+                return await host_report.inspect(self.pool, self.blobs, request)
+        hosts = list(self.pool.agents) if request["host"] is None else [request["host"]]
+        return {"hosts": await host_report.execute(self.pool, hosts, request["words"], request["timeout_s"])}
 
     def _job(self, name: str) -> JobRun:
         if name not in self.jobs:

@@ -88,6 +88,11 @@ def param(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def _rules(field: dataclasses.Field[Any]) -> Mapping[str, Any]:
+    """What a field declares; a plain field of a user's config declares nothing."""
+    return {**param(None, "").metadata, **field.metadata}
+
+
 def nearest(name: str, allowed: Iterable[str], aliases: Mapping[str, str] = COMMON_ALIASES) -> str:
     """`; did you mean 'x'?`, or the empty string."""
     names = list(allowed)
@@ -106,9 +111,9 @@ def describe(config_class: type) -> list[ParamInfo]:
             name=field.name,
             type=_type_name(hints[field.name]),
             default=field.default,
-            help=field.metadata["help"],
-            choices=field.metadata["choices"],
-            is_file=field.metadata["file"],
+            help=_rules(field)["help"],
+            choices=_rules(field)["choices"],
+            is_file=_rules(field)["file"],
         )
         for field in dataclasses.fields(config_class)
     ]
@@ -117,9 +122,7 @@ def describe(config_class: type) -> list[ParamInfo]:
 def file_params(config_class: type) -> dict[str, str | None]:
     """Parameters that name input files, each with its `default_file` maker or None."""
     return {
-        field.name: field.metadata["default_file"]
-        for field in dataclasses.fields(config_class)
-        if field.metadata["file"]
+        field.name: _rules(field)["default_file"] for field in dataclasses.fields(config_class) if _rules(field)["file"]
     }
 
 
@@ -154,7 +157,7 @@ def check_params(config: Any) -> None:
         _check_type(field.name, value, hints[field.name])
         if value is None:
             continue
-        rules = field.metadata
+        rules = _rules(field)
         if rules["choices"] and value not in rules["choices"]:
             hint = nearest(str(value), rules["choices"], {})
             raise ConfigError(f"{field.name}={value!r}: must be one of {', '.join(rules['choices'])}{hint}")

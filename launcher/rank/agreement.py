@@ -33,6 +33,7 @@ def agree_before_start(assignment: Message, config: Any, context: Context) -> No
             "seed": context.seed,
             "attempt": assignment["attempt_id"],
             "workload": assignment["workload"],
+            "folder": assignment.get("user_folder", "") and assignment["files"]["folder"][0],
             "program barrier": assignment.get("program_barrier", True),
             "watch launches": assignment.get("watch_launches", False),
         }

@@ -73,6 +73,7 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
     from workloads.input_files import resolve_inputs
     from workloads.params import file_params, parse
     from workloads.registry import find
+    from workloads.user import load
 
     progress.emit({"type": "phase", "phase": "rendezvous"})
     for name, value in assignment["jax_config"].items():
@@ -88,7 +89,8 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
             f"hosts are not in the order of the accelerator's processes"
         )
     control.send({"type": "joined", "num_devices": jax.device_count(), "local_devices": jax.local_device_count()})
-    workload = find(assignment["workload"])
+    folder = assignment.get("user_folder")
+    workload = load(assignment["workload"], Path(folder)) if folder else find(assignment["workload"])
     config_class = workload.config_class()
     config: Any = parse(config_class, resolve_inputs(file_params(config_class), assignment["settings"]))
     context = make_context(assignment, faults, control, progress)

@@ -29,7 +29,7 @@ SURFACE = {
     "stacks": [],
     "results": ["--json", "--output"],
     "cancel": [],
-    "workloads": ["--json"],
+    "workloads": ["--cluster", "--json"],
     "doctor": ["--json", "--security"],
     "demo": ["--keep"],
 }  # fmt: skip

@@ -1,0 +1,58 @@
+"""The agent's side of a user's workload: their folder on this host, and a look at their module."""
+
+import asyncio
+import json
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from launcher.command_process import unpack_folder
+
+INSPECTION_TIMEOUT_S = 90.0
+
+
+async def user_folder(host: Path, digest: str, name: str) -> Path:
+    """The unpacked copy of a user's folder on this host, made once for each content.
+
+    Args:
+        host: our folder on this host's disk; the archive is among its files.
+        digest: of the archive.
+        name: of the archive.
+    """
+    target = host / "folders" / digest
+    if not target.exists():
+        partial = target.with_name(f".{digest}")
+        await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
+        await asyncio.to_thread(unpack_folder, host / "files" / digest / name, partial)
+        partial.rename(target)
+    return target
+
+
+async def inspect(question: Mapping[str, Any], environment: Mapping[str, str], folder: Path) -> dict[str, Any]:
+    """What `launcher.rank.inspect_workload` says; `refused` where it says nothing.
+
+    Args:
+        question: all of it but the folder.
+        environment: of a rank of this code.
+        folder: the user's, here.
+    """
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "launcher.rank.inspect_workload", env=dict(environment), cwd=folder,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    asked = json.dumps({**question, "folder": str(folder)}).encode() + b"\n"
+    try:
+        output, errors = await asyncio.wait_for(process.communicate(asked), INSPECTION_TIMEOUT_S)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        return {"refused": f"{question['workload']}: importing it took more than {INSPECTION_TIMEOUT_S:g} s on a host"}
+    if process.returncode:
+        lines = errors.decode(errors="replace").strip().splitlines() or ["no message"]
+        return {
+            "refused": f"{question['workload']}: its process ended with exit code {process.returncode}: {lines[-1]}"
+        }
+    answer: dict[str, Any] = json.loads(output.decode().strip().splitlines()[-1])
+    return answer

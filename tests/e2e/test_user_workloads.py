@@ -1,0 +1,107 @@
+"""Workloads of the user's: `submit ./file.py:run`, on a real cluster."""
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, Cli
+
+pytestmark = pytest.mark.cluster
+
+EXAMPLE = "./examples/my_workload.py:run"
+
+SMALL = """
+    import dataclasses
+    import numpy as np
+    from helper import twice
+    from workloads.result import Result, digest_arrays
+
+    @dataclasses.dataclass(frozen=True)
+    class Config:
+        size: int = 3
+        scale: float = 1.5
+
+        def check(self, layout):
+            from workloads.errors import ConfigError
+            if self.size % layout.num_devices:
+                raise ConfigError(f"size={self.size}: must be a multiple of {layout.num_devices} devices")
+
+    def run(config: Config, context, resume=False):
+        value = twice(config.size * config.scale)
+        return Result(metrics={"value": value}, diagnostics={}, result_digest=digest_arrays({"v": np.asarray(value)}))
+
+    def not_annotated(config, context, resume=False):
+        pass
+
+    NUMBER = 3
+"""
+
+
+@pytest.fixture
+def here(cli: Cli, cluster: str) -> Cli:
+    """The command line in the project's folder."""
+    return Cli(cli.home, ROOT)
+
+
+@pytest.fixture
+def user(cli: Cli, cluster: str, tmp_path: Path) -> Cli:
+    """The command line in a folder of the user's."""
+    (tmp_path / "small.py").write_text(textwrap.dedent(SMALL))
+    (tmp_path / "helper.py").write_text("def twice(x):\n    return 2 * x\n")
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "inside.py").write_text("from small import Config, run\n")
+    (tmp_path / "broken.py").write_text("import no_such_package\n")
+    return Cli(cli.home, tmp_path)
+
+
+def test_the_example_has_all_that_the_shipped_ones_have(here: Cli) -> None:
+    calm = here.json("submit", EXAMPLE, "--set", "num_steps=60", "--name", "mine-calm")
+    assert calm["config"]["num_steps"] == 60 and calm["config"]["learning_rate"] == 0.1
+    assert calm["integrity"]["status"] == "ok" and calm["metrics"]["loss"] > 0
+    fault = ["--checkpoint-every", "10", "--inject", "kill rank=1 step=40"]
+    killed = here.json("submit", EXAMPLE, "--set", "num_steps=60", "--name", "mine-killed", *fault)
+    assert here.job("mine-killed")["attempt"] == 2
+    assert here.events("mine-killed", "resumed")[-1]["step"] == 30
+    assert killed["result_digest"] == calm["result_digest"]
+
+
+def test_by_default_a_job_has_the_files_name_and_can_be_resumed_with_other_parameters(user: Cli) -> None:
+    out = user("submit", "./small.py:run", "--set", "size=4")
+    assert "value   12" in out and "small-1" in out
+    again = Cli(user.home, ROOT)("submit", "--resume", "small-1", "--set", "scale=2")  # the folder that it had
+    assert "value   16" in again
+
+
+def test_a_function_of_a_module_of_the_folder(user: Cli) -> None:
+    assert "value   24" in user("submit", "pkg.inside:run", "--set", "size=8", "--name", "of-a-module")
+
+
+def test_a_workloads_parameters_are_told_by_a_host(user: Cli, here: Cli) -> None:
+    out = user("workloads", "./small.py:run")
+    assert "size = 3  (whole number)" in out and "scale = 1.5  (number)" in out
+    assert "gradient steps" in here("workloads", EXAMPLE)
+
+
+@pytest.mark.parametrize(
+    ("workload", "settings", "words"),
+    [
+        ("./small.py:run", ["size=3"], "size=3: must be a multiple of 4 devices"),
+        ("./small.py:run", ["size=many"], "size='many': must be a whole number"),
+        ("./small.py:run", ["scales=1"], "no parameter 'scales'; did you mean 'scale'?"),
+        ("./small.py:walk", [], "small.py has no function 'walk'"),
+        ("./small.py:NUMBER", [], "has no function 'NUMBER'"),
+        ("./small.py:not_annotated", [], "must be annotated with its config, a frozen dataclass"),
+        ("./absent.py:run", [], "there is no file absent.py in"),
+        ("../outside.py:run", [], "lies outside of"),
+        ("pkg.absent:run", [], "there is no module 'pkg.absent'"),
+        ("./broken.py:run", [], "No module named 'no_such_package'"),
+    ],
+)
+def test_a_mistake_is_refused_with_exit_code_2_and_no_job(
+    user: Cli, workload: str, settings: list[str], words: str
+) -> None:
+    before = {path.name for path in (user.home / "jobs").iterdir()}
+    out = user("submit", workload, *(word for setting in settings for word in ("--set", setting)), code=2)
+    assert words in out
+    assert {path.name for path in (user.home / "jobs").iterdir()} == before
