@@ -51,8 +51,6 @@ async def inspect(question: Mapping[str, Any], environment: Mapping[str, str], f
         return {"refused": f"{question['workload']}: importing it took more than {INSPECTION_TIMEOUT_S:g} s on a host"}
     if process.returncode:
         lines = errors.decode(errors="replace").strip().splitlines() or ["no message"]
-        return {
-            "refused": f"{question['workload']}: its process ended with exit code {process.returncode}: {lines[-1]}"
-        }
+        return {"refused": f"{question['workload']}: its process ended with code {process.returncode}: {lines[-1]}"}
     answer: dict[str, Any] = json.loads(output.decode().strip().splitlines()[-1])
     return answer

@@ -70,9 +70,14 @@ def inspect(
         UserError: what is wrong with it.
     """
     request = {
-        "op": "inspect", "workload": workload, "settings": None if settings is None else dict(settings), "num_hosts": layout.num_hosts,
-        "devices_per_host": layout.devices_per_host, "folder": [folder.sha256, folder.name], "code": code_digest,
-    }  # fmt: skip
+        "op": "inspect",
+        "workload": workload,
+        "settings": None if settings is None else dict(settings),
+        "num_hosts": layout.num_hosts,
+        "devices_per_host": layout.devices_per_host,
+        "folder": [folder.sha256, folder.name],
+        "code": code_digest,
+    }
     with Connection(cluster.socket, timeout_s=INSPECTION_TIMEOUT_S) as connection:
         answer = connection.ask(request)
         for digest in answer.get("missing", ()):
