@@ -1,0 +1,74 @@
+"""The bootstrap of a user's script: the standard library alone until the script imports JAX, and no trace of us."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from launcher.command_process import BOOTSTRAP
+from tests.conftest import ROOT
+
+ASSIGNMENT = {"type": "assign", "rank": 0, "num_ranks": 1}
+
+
+def run(folder: Path, *words: str, interpreter: tuple[str, ...] = ("-S",)) -> tuple[int, str, list[dict[str, Any]]]:
+    """Runs Python with the bootstrap, being its agent; `-S` leaves out all installed packages.
+
+    Returns:
+        Exit code, output, and what the agent was told.
+    """
+    ours, theirs = socket.socketpair()
+    environment = {
+        "PATH": os.environ["PATH"], "SPMD_LAUNCH_CONTROL_FD": str(theirs.fileno()), "SPMD_LAUNCH_CODE": str(ROOT),
+        "SPMD_LAUNCH_LEASE_S": "30",
+    }  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, *interpreter, str(ROOT / BOOTSTRAP), *words], env=environment, cwd=folder, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=(theirs.fileno(),), start_new_session=True,
+    )  # fmt: skip
+    theirs.close()
+    ours.sendall(json.dumps(ASSIGNMENT).encode() + b"\n")
+    with ours, ours.makefile("rb") as lines:
+        told = [json.loads(line) for line in lines]
+    output, _ = process.communicate(timeout=30)
+    return process.returncode, output, told
+
+
+def test_a_script_without_jax_needs_nothing_that_is_installed(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("import sys\nprint(sys.argv, sorted(m for m in sys.modules if 'launcher' in m))\n")
+    code, output, told = run(tmp_path, "a.py", "x")
+    assert code == 0, output
+    assert output.startswith("['a.py', 'x'] ['_spmd_launch.launcher', '_spmd_launch.launcher.command'")
+    assert {"type": "phase", "phase": "script"} in told
+
+
+def test_an_error_is_told_at_once_and_printed_as_python_does(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("def f():\n    raise KeyError('who')\n\nf()\n")
+    plain = subprocess.run([sys.executable, "bad.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    code, output, told = run(tmp_path, "bad.py")
+    assert code == plain.returncode == 1
+    assert output.splitlines()[-1] == plain.stderr.splitlines()[-1] == "KeyError: 'who'"
+    assert "bootstrap" not in output and "runpy" not in output
+    (error,) = [message["error"] for message in told if message["type"] == "error"]
+    assert error["type"] == "KeyError" and error["message"] == "'who'" and "in f\n" in error["traceback"]
+
+
+def test_exit_codes_are_the_scripts(tmp_path: Path) -> None:
+    code, output, told = run(tmp_path, "-c", "import sys; sys.exit(5)")
+    assert (code, output) == (5, "") and not [message for message in told if message["type"] == "error"]
+
+
+def test_after_jax_is_imported_initialize_is_ours_and_where_jax_runs_is_told(tmp_path: Path) -> None:
+    code, output, _ = run(
+        tmp_path,
+        "-c",
+        "import jax; from jax._src import clusters\n"
+        "env = next(e for e in clusters.ClusterEnv._cluster_types if e.is_env_present())\n"
+        "print(env.name, env.get_process_count(), env.get_process_id())\n"
+        "print(jax._src.distributed.State.initialize.__module__)",
+        interpreter=(),
+    )
+    assert code == 0 and output.split() == ["spmd-launch", "1", "0", "_spmd_launch.launcher.rank.script"], output
