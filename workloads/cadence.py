@@ -3,6 +3,8 @@
 import dataclasses
 import math
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 from workloads.exchange import Exchange
 
@@ -75,10 +77,20 @@ class Cadence:
         every: steps from one to the next; 0: only at the end; None: as often as the budget allows.
         budget: for None.
         also_at: a step at which it is due in any case; 0: none.
+        asking: entered while ranks wait for rank 0's word: who waits must be seen to be ahead of whom it waits for.
     """
 
-    def __init__(self, exchange: Exchange, every: int | None, budget: Budget, *, also_at: int = 0):
+    def __init__(
+        self,
+        exchange: Exchange,
+        every: int | None,
+        budget: Budget,
+        *,
+        also_at: int = 0,
+        asking: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ):
         self._exchange = exchange
+        self._asking = asking
         self._every = every
         self._also_at = also_at
         self._budget = budget
@@ -122,7 +134,8 @@ class Cadence:
         if step < self._ask_at:
             return False
         mine = self._costs(now, run_s=now - self._started_s)
-        costs = Costs(**self._exchange.all_gather("due", dataclasses.asdict(mine))[0])
+        with self._asking():
+            costs = Costs(**self._exchange.all_gather("due", dataclasses.asdict(mine))[0])
         self._spent_s += time.monotonic() - now
         is_due, self._ask_at = decide(costs, self._budget, step=step, first_step=self._first_step)
         if is_due:

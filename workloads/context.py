@@ -223,12 +223,16 @@ class Context:
     def check_cadence(self) -> Cadence:
         """When a replica check is worth its cost."""
         replayed_step = self.replay.step if self.replay else 0
-        return Cadence(self.exchange.apart("check cadence"), self.check_every or None, CHECKS, also_at=replayed_step)
+        every = self.check_every or None
+        return Cadence(self.exchange.apart("check cadence"), every, CHECKS, also_at=replayed_step, asking=self._asking)
 
     @functools.cached_property
     def save_cadence(self) -> Cadence:
         """When a checkpoint is worth its cost."""
-        return Cadence(self.exchange.apart("save cadence"), self.checkpoint_every, SAVES)
+        return Cadence(self.exchange.apart("save cadence"), self.checkpoint_every, SAVES, asking=self._asking)
+
+    def _asking(self) -> contextlib.AbstractContextManager[None]:
+        return self.phase("agree")
 
     def check_due(self, step: int, total: int) -> bool:
         """Whether to check the replicas now, as `check_every` says; the same on all ranks, which must all ask.

@@ -17,10 +17,21 @@ def test_a_suspect_is_given_out_last_and_ranks_keep_the_order_of_hosts() -> None
     assert pool.with_units(["lab-2"]) == ("lab-2",)
 
 
+class Told:
+    """An actor's method that is not waited for."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def remote(self) -> None:
+        self.times += 1
+
+
 class Answering:
     """The agent of a host that answers, or of one that is lost."""
 
     def __init__(self, answers: bool):
+        self.fill_standby = Told()
         self.answers = answers
         self.clock = self
 
@@ -65,6 +76,7 @@ def test_a_host_that_is_back_is_given_out_again() -> None:
     assert not asyncio.run(pool.look_for_lost()) and pool.order() == [("lab-0",)]
     agents["lab-1"].answers = True
     assert asyncio.run(pool.look_for_lost()) and pool.order() == [("lab-0",), ("lab-1",)]
+    assert [agent.fill_standby.times for agent in agents.values()] == [0, 1]  # its imports for the next job
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from tests.ranks import run_ranks
 from tests.workloads.test_resume import SHORT
 from workloads.cadence import CHECKS, SAVES, Budget, Cadence, Costs, decide
+from workloads.context import Context
 from workloads.exchange import Exchange
 
 PROGRAMS = "tests.workloads.cadence_programs"
@@ -119,3 +120,14 @@ def test_checkpoints_by_cost_change_no_bit(workload: str, tmp_path: Path) -> Non
     assert len({outcome["digest"] for outcomes in ranks for outcome in outcomes}) == 1
     events = json.loads((tmp_path / "value-0.json").read_text())["events"]
     assert len([event for event in events if event["type"] == "checkpoint" and event["step"] < 22]) >= 2
+
+
+def test_who_waits_to_agree_is_seen_to_be_ahead(tmp_path: Path) -> None:
+    """Of two ranks at one place nobody could be named as the one that the other waits for."""
+    told: list[str] = []
+    context = Context.local(tmp_path, emit=lambda event: told.append(event.get("phase", event["type"])))
+    for step in range(1, 9):
+        context.check_cadence.due(step, 100)
+        context.save_due(step, 100)
+    agreed = len(told) // 2
+    assert 2 <= agreed < 16 and told == ["agree", "run"] * agreed  # as seldom as can be
