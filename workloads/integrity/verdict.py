@@ -122,17 +122,20 @@ class Verdict:
     seconds: float
     divergences: tuple[Divergence, ...] = ()
 
-    def raise_if_diverged(self) -> None:
-        """Raises `ReplicaDivergenceError`, naming leaf, index, holders and the vote, if copies differ."""
+    def raise_if_diverged(self, subject: str = "") -> None:
+        """Raises `ReplicaDivergenceError`, naming leaf, index, holders and the vote, if copies differ.
+
+        Args:
+            subject: what was compared, in words; by default the replicas at this step.
+        """
         if self.status != "diverged":
             return
         lines = [f"  {divergence}" for divergence in self.divergences[:MOST_DIVERGENCES_SHOWN]]
         if len(self.divergences) > len(lines):
             lines.append(f"  and {len(self.divergences) - len(lines)} more")
         leaves = len({divergence.leaf for divergence in self.divergences})
-        raise ReplicaDivergenceError(
-            f"replicas differ at step {self.step}, in {leaves} of {self.num_leaves} leaves:\n" + "\n".join(lines), self
-        )
+        heading = f"{subject} differ" if subject else f"replicas differ at step {self.step}"
+        raise ReplicaDivergenceError(f"{heading}, in {leaves} of {self.num_leaves} leaves:\n" + "\n".join(lines), self)
 
 
 def judge(

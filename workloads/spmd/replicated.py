@@ -1,0 +1,55 @@
+"""Results that must be equal on all shards: computed apart, compared bit by bit, and only then called one array."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from workloads.spmd.processes import checker
+
+PyTree = Any
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["stacked"], meta_fields=["is_scalar"])
+@dataclasses.dataclass(frozen=True)
+class Copy:
+    """One device's copy of a result; outside of the mapped function, all copies, one after the other.
+
+    Attributes:
+        stacked: (devices * rows, ...), so that what lies on one device is the result itself.
+        is_scalar: whether the result has no axis; then there is one row.
+    """
+
+    stacked: jax.Array
+    is_scalar: bool
+
+
+def as_copy(leaf: jax.Array, axes: tuple[str, ...]) -> Copy:
+    """Called where each shard is computed: hides from the compiler that copies should be equal, for they may not be."""
+    unvaried = tuple(name for name in axes if name not in jax.typeof(leaf).manual_axis_type.varying)
+    varying = jax.lax.pcast(leaf, unvaried, to="varying") if unvaried else leaf
+    return Copy(varying[None] if leaf.ndim == 0 else varying, leaf.ndim == 0)
+
+
+def verified(tree: PyTree, mesh: Mesh, subject: str) -> PyTree:
+    """The one result of which the tree has copies, replicated over the mesh.
+
+    Args:
+        subject: what it is, in words, plural.
+
+    Raises:
+        ReplicaDivergenceError: naming leaf, host, device, index and bits of copies that differ.
+    """
+    whole = jax.tree.map(lambda copy: _relabel(copy, mesh), tree, is_leaf=lambda node: isinstance(node, Copy))
+    checker().check(whole, step=0).raise_if_diverged(subject)
+    return whole
+
+
+def _relabel(copy: Copy, mesh: Mesh) -> jax.Array:
+    """The copies where they lie, without copying, as one array that claims to be replicated."""
+    pieces = [shard.data for shard in copy.stacked.addressable_shards]
+    if copy.is_scalar:
+        pieces = [piece.reshape(()) for piece in pieces]
+    return jax.make_array_from_single_device_arrays(pieces[0].shape, NamedSharding(mesh, PartitionSpec()), pieces)

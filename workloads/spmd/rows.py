@@ -1,0 +1,76 @@
+"""Batches whose rows do not divide over the shards: refused in words, or padded and masked."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from workloads.spmd.arguments import Shards
+from workloads.spmd.processes import path_of
+
+PyTree = Any
+
+
+def count_rows(batches: Mapping[str, PyTree], shards: Shards, *, pad: bool) -> int | None:
+    """Rows of a batch that has to be padded; None if everything divides.
+
+    Args:
+        batches: the arguments that are cut, by name.
+        pad: whether that is allowed.
+
+    Raises:
+        ValueError: rows that do not divide, or, if they are to be padded, leaves with different numbers of rows.
+    """
+    rows = {
+        f"argument {name}" + (f", leaf {path_of(keys)}" if keys else ""): jnp.shape(leaf)[0]
+        for name, batch in batches.items()
+        for keys, leaf in jax.tree_util.tree_leaves_with_path(batch)
+    }
+    uneven = [where for where, count in rows.items() if count % shards.count]
+    if not uneven:
+        return None
+    where, count = uneven[0], rows[uneven[0]]
+    if not pad:
+        rest = count % shards.count
+        raise ValueError(
+            f"{where}: {count} rows do not divide over {shards}; leave out {rest}, or add {shards.count - rest}, or "
+            "say uneven='pad', which repeats the last row and tells the function by `mask` which rows count"
+        )
+    if len(set(rows.values())) > 1:
+        other = next(name for name in rows if rows[name] != count)
+        raise ValueError(f"{where} has {count} rows, {other} has {rows[other]}: one mask cannot fit both")
+    return count
+
+
+def padded(count: int, shards: Shards) -> int:
+    """Rows after padding."""
+    return -(-count // shards.count) * shards.count
+
+
+def pad_rows(batch: PyTree, to: int) -> PyTree:
+    """Repeats the last row: real data is harmless where zeros would make NaN, whose gradient a mask does not stop."""
+
+    def pad(leaf: Any) -> Any:
+        module = jnp if isinstance(leaf, jax.Array) else np
+        leaf = module.asarray(leaf)
+        return module.concatenate([leaf, module.repeat(leaf[-1:], to - leaf.shape[0], axis=0)])
+
+    return jax.tree.map(pad, batch)
+
+
+def merge_rows(tree: PyTree, count: int | None) -> PyTree:
+    """Shard axis and row axis become one: (shards, rows, ...) to (shards * rows, ...), without what was padded.
+
+    Raises:
+        ValueError: a leaf that has no rows.
+    """
+    for keys, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if leaf.ndim < 2:
+            raise ValueError(f"wrap_return='rows': the function returns a scalar in {path_of(keys)}, which has no rows")
+    return _merge(tree, count)
+
+
+def _merge(tree: PyTree, count: int | None) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:count], tree)
