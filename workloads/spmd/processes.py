@@ -1,5 +1,6 @@
 """Who takes part, and small messages between them: in one plain process, under our ranks, or in a script's own job."""
 
+import dataclasses
 import os
 import socket
 
@@ -12,7 +13,7 @@ from workloads.integrity import ReplicaChecker
 # How long a call waits for the slowest process before it names it.
 TIMEOUT_S = 300.0
 
-_known: tuple[object, Exchange, ReplicaChecker] | None = None
+_known: "tuple[object, _Services] | None" = None
 
 
 def host_name() -> str:
@@ -22,22 +23,40 @@ def host_name() -> str:
 
 def exchange() -> Exchange:
     """Messages between all processes of `jax.distributed`; with one process nothing leaves it."""
-    return _services()[0]
+    return _services().all
+
+
+def exchange_with(other: int) -> Exchange:
+    """Messages between this process and one other; the same object whenever it is asked for."""
+    services = _services()
+    pair = tuple(sorted((services.all.rank, other)))
+    if pair not in services.pairs:
+        services.pairs[pair] = services.all.apart("-".join(map(str, pair)), ranks=pair)
+    return services.pairs[pair]
 
 
 def checker() -> ReplicaChecker:
     """Compares copies on all processes; keeps the plans of trees that it has seen."""
-    return _services()[1]
+    return _services().checker
 
 
-def _services() -> tuple[Exchange, ReplicaChecker]:
-    """Made once for each `jax.distributed.initialize`: their rounds are counted from its beginning."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Services:
+    """What counts its rounds from `jax.distributed.initialize`, and must therefore be made once after each."""
+
+    all: Exchange
+    pairs: dict[tuple[int, ...], Exchange]
+    checker: ReplicaChecker
+
+
+def _services() -> _Services:
     global _known  # noqa: PLW0603
     client = distributed.global_state.client
     if _known is None or _known[0] is not client:
         messages = Exchange(jax.process_index(), jax.process_count(), TIMEOUT_S, namespace="spmd/")
-        _known = client, messages, ReplicaChecker(messages.apart("replicas"), host_name())
-    return _known[1], _known[2]
+        checker = ReplicaChecker(messages.apart("replicas"), host_name())
+        _known = client, _Services(all=messages, pairs={}, checker=checker)
+    return _known[1]
 
 
 def path_of(keys: tuple[object, ...]) -> str:

@@ -1,0 +1,262 @@
+"""Runs on ranks: data to the devices of all hosts and back, bit for bit."""
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tests.workloads.spmd_map_programs import AXIS, roll_dice
+from workloads import spmd
+from workloads.context import Context
+
+DTYPES = ["float32", "bfloat16", "float16", "float8_e4m3fn", "int8", "int32", "uint16", "bool", "complex64"]
+TINY = 3 * 4096  # many pieces, none of which ends where an array does
+
+
+def _bits(leaf: Any) -> str:
+    """Dtype, shape and every bit."""
+    if _is_key(leaf):
+        return f"{leaf.dtype} " + _bits(jax.random.key_data(leaf))
+    array = np.asarray(leaf)
+    return f"{array.dtype}{list(array.shape)} {hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]}"
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and bool(jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key))
+
+
+def _prints(tree: Any) -> dict[str, str]:
+    return {jax.tree_util.keystr(keys, simple=True): _bits(leaf) for keys, leaf in jax.tree.leaves_with_path(tree)}
+
+
+def _nasty_floats(size: int) -> np.ndarray:
+    """float32 (size,): NaN with payloads, both zeros, infinities, denormals among random ones."""
+    words = np.random.default_rng(2).integers(0, 2**32, size, np.uint32)
+    words[:5] = 0x7FC12345, 0xFFC00001, 0x80000000, 0x7F800000, 0x00000001
+    return words.view(np.float32)
+
+
+def _data() -> dict[str, np.ndarray]:
+    """(48, 40) of every dtype, the same on all hosts."""
+    words = np.random.default_rng(3).integers(0, 256, (48, 40 * 8)).astype(np.uint8)
+    data = {}
+    for name in DTYPES:
+        dtype = jnp.dtype(name)
+        raw = np.ascontiguousarray(words[:, : 40 * dtype.itemsize])
+        data[name] = (raw & 1).astype(bool) if name == "bool" else raw.view(dtype)
+    return data | {"nasty": _nasty_floats(64)}
+
+
+def round_trip(context: Context) -> dict[str, Any]:
+    """Fingerprints of what went in, and of what came back by every way."""
+    mesh, grid = jax.make_mesh((8,), (AXIS,)), jax.make_mesh((4, 2), ("d", "m"))
+    data = _data()
+    keys = jax.random.split(jax.random.key(7), 16)
+    specs = {name: jax.P("d", "m") for name in data} | {"nasty": jax.P("d"), "bool": jax.P(None, ("m", "d"))}
+    tree = {
+        "cut": spmd.shard(data, grid, specs),
+        "copied": spmd.shard(data, mesh, jax.P()),
+        "keys": spmd.shard(keys, mesh, jax.P(AXIS)),
+        "key": spmd.shard(jax.random.key(5), mesh, jax.P()),
+        "scalar": spmd.shard(np.float32(-0.0), mesh, jax.P()),
+        "moved": spmd.shard(spmd.shard(data["int32"], mesh, jax.P(AXIS)), grid, jax.P("m", "d")),
+    }
+    expected = {
+        "cut": data, "copied": data, "keys": keys, "key": jax.random.key(5), "scalar": np.float32(-0.0),
+        "moved": data["int32"],
+    }  # fmt: skip
+    own = {
+        "rows": np.full((context.rank + 1, 3), context.rank, np.float64),
+        "none": np.zeros((5 if context.rank == context.num_ranks - 1 else 0, 2), jnp.bfloat16),
+        "number": 0.1 + context.rank,
+        "strided": np.arange(12.0).reshape(3, 4).T[:, : 1 + context.rank % 2].T,
+        "device": jnp.arange(2 + context.rank),
+        "key": jax.random.key(context.rank),
+        "keys": jax.random.split(jax.random.key(context.rank), context.rank + 1),
+        "local": jax.device_put(np.arange(8 * (context.rank + 1)), _local_sharding()),
+    }
+    ranks = range(context.num_ranks)
+    expected_own = {
+        "rows": np.concatenate([np.full((rank + 1, 3), rank, np.float64) for rank in ranks]),
+        "none": np.zeros((5, 2), jnp.bfloat16),
+        "number": np.array([0.1 + rank for rank in ranks]),
+        "strided": np.concatenate([np.arange(12.0).reshape(3, 4).T[:, : 1 + rank % 2].T for rank in ranks]),
+        "device": np.concatenate([np.arange(2 + rank, dtype=np.int32) for rank in ranks]),
+        "key": jnp.stack([jax.random.key(rank) for rank in ranks]),
+        "keys": jnp.concatenate([jax.random.split(jax.random.key(rank), rank + 1) for rank in ranks]),
+        "local": np.concatenate([np.arange(8 * (rank + 1), dtype=np.int32) for rank in ranks]),
+    }
+    both, first = {"global": tree, "own": own}, context.rank == 0
+    driver = spmd.gather(both, to="driver", chunk_bytes=TINY)
+    rank0 = spmd.gather(both, to="rank0", chunk_bytes=TINY)
+    again = spmd.gather(both, to="rank0")
+    plain = jax.tree.map(
+        lambda leaf: np.asarray(jax.random.key_data(leaf)) if _is_key(leaf) else leaf,
+        {"global": expected, "own": expected_own},
+    )
+    return {
+        "expected": _prints({"global": expected, "own": expected_own}),
+        "all": _prints(spmd.gather(both)),
+        "tiny": _prints(spmd.gather(both, chunk_bytes=TINY)),
+        "rank0": _prints(rank0) if first else rank0,
+        "again": _prints(again) if first else again,
+        "plain": _prints(plain),
+        "driver": _prints(driver) if first else driver,
+        "writable": all(leaf.flags.writeable for leaf in jax.tree.leaves(driver)) if first else True,
+    }
+
+
+def _local_sharding() -> jax.sharding.Sharding:
+    """Over the devices of this host."""
+    devices = np.array(jax.local_devices())
+    return jax.sharding.NamedSharding(jax.sharding.Mesh(devices, ("l",)), jax.P("l"))
+
+
+def hosts_parts(context: Context) -> dict[str, Any]:
+    """Each host brings its own rows; then data that do not fit together, in words."""
+    mesh = jax.make_mesh((8,), (AXIS,))
+    rows = np.arange(32, dtype=np.float32).reshape(16, 2)
+    keys = jax.random.split(jax.random.key(0), 16)
+    count = 16 // context.num_ranks
+    ours = slice(context.rank * count, (context.rank + 1) * count)
+    parts = spmd.shard({"x": rows[ours], "k": keys[ours]}, mesh, jax.P(AXIS), host_local=True)
+    wrong: dict[str, Any] = {
+        "parts": lambda: spmd.shard({"x": np.ones((8 * (context.rank + 1), 2))}, mesh, jax.P(AXIS), host_local=True),
+        "data": lambda: spmd.shard({"p": {"w": np.full(8, context.rank, np.int32)}}, mesh, jax.P(AXIS)),
+        "uneven": lambda: spmd.shard({"x": np.ones((13, 2))}, mesh, jax.P(AXIS)),
+        "axes": lambda: spmd.shard(np.ones(8), mesh, jax.P(None, AXIS)),
+        "dtype": lambda: spmd.gather({"a": 1, "b": np.ones(2, np.float32 if context.rank else np.int8)}),
+        "trailing": lambda: spmd.gather(np.ones((2, 3 + context.rank))),
+        "leaves": lambda: spmd.gather({str(n): 1 for n in range(1 + context.rank)}),
+        "to": lambda: spmd.gather(1, to="rank1"),  # type: ignore[arg-type]
+        "object": lambda: spmd.gather({"f": object()}),
+        "broadcast": lambda: spmd.broadcast({"w": np.ones(2 + context.rank)}),
+        "root": lambda: spmd.broadcast(1, root=9),
+        "global": lambda: spmd.broadcast({"x": parts["x"]}),
+    }
+    messages = {}
+    for name, call in wrong.items():
+        try:
+            messages[name] = f"no error: {call()}"
+        except (ValueError, TypeError, spmd.ReplicaDivergenceError) as error:
+            messages[name] = f"{type(error).__name__}: {error}"
+    same = spmd.gather(parts)
+    return {"same": [_bits(same["x"]) == _bits(rows), _bits(same["k"]) == _bits(keys)], "messages": messages}
+
+
+def broadcast(context: Context) -> dict[str, Any]:
+    """Every rank brings its own; the root's arrive."""
+    root = context.num_ranks - 1
+
+    def tree(rank: int) -> dict[str, Any]:
+        return {
+            "nasty": _nasty_floats(64) if rank == root else np.zeros(64, np.float32),
+            "half": np.array([rank, -0.0], jnp.bfloat16),
+            "bool": np.array([rank == root] * 3),
+            "key": jax.random.key(rank, impl="rbg"),
+            "keys": jax.random.split(jax.random.key(rank), 3),
+            "legacy": jax.random.PRNGKey(rank),
+            "number": 0.1 * rank,
+            "count": 2**40 + rank,
+            "flag": rank == root,
+            "numpy": np.float64(rank / 3),
+            "device": jnp.full((1000,), rank, jnp.float32),
+            "large": np.full(10_000, rank, np.int64),
+            "empty": np.zeros((0, 3)),
+        }
+
+    got = spmd.broadcast(tree(context.rank), root=root, chunk_bytes=4 * 4096)
+    return {
+        "expected": _prints(tree(root)),
+        "got": _prints(got),
+        "kinds": [type(got[name]).__name__ for name in ("number", "count", "flag", "numpy")],
+        "count": got["count"],
+    }
+
+
+def dice(context: Context) -> dict[str, Any]:
+    """The guide's cell: what each shard has rolled, in plain Python; then the cell about values of processes."""
+    mesh = jax.make_mesh((8,), (AXIS,))
+    results = spmd.spmd_map(roll_dice, mesh, AXIS, ("static", "rng"))(10, jax.random.key(0))
+    shards = spmd.unshard(results)
+    keys = spmd.unshard(spmd.spmd_map(lambda key: key, mesh, AXIS, ("rng",))(jax.random.key(0)))
+    trees: dict[str, Any] = {
+        "scalar": {"a": np.ones(8), "b": spmd.shard(1.0, mesh, jax.P())},
+        "lengths": {"a": spmd.shard(np.ones(8), mesh, jax.P()), "b": spmd.shard(np.ones(4), mesh, jax.P())},
+        "empty": {},
+    }
+    messages = {}
+    for name, tree in trees.items():
+        try:
+            messages[name] = str(spmd.unshard(tree))
+        except ValueError as error:
+            messages[name] = str(error)
+    return {
+        "classes": sorted({type(result).__name__ for result in shards}),
+        "six_rates": [float(result.six_count / result.roll_count) for result in shards],
+        "keys": [_bits(key) == _bits(jax.random.fold_in(jax.random.key(0), n)) for n, key in enumerate(keys)],
+        "processes": spmd.gather({"loss": 0.5 + context.rank})["loss"].tolist(),
+        "messages": messages,
+    }
+
+
+def integrity(context: Context) -> dict[str, Any]:
+    """Equal copies, then one whose bit has flipped on the last device."""
+    mesh = jax.make_mesh((8,), (AXIS,))
+    weights = np.arange(12, dtype=np.float32).reshape(4, 3)
+    good = spmd.shard({"w": weights, "key": jax.random.key(0)}, mesh, jax.P())
+    clean = spmd.assert_replicas_equal(good, step=3)
+    flipped = weights.copy()
+    flipped.view(np.uint32)[3, 2] ^= 1 << 24
+    last = jax.devices()[-1]
+    pieces = [
+        jax.device_put(flipped if shard.device == last else weights, shard.device)
+        for shard in good["w"].addressable_shards
+    ]
+    bad = good | {"w": jax.make_array_from_single_device_arrays((4, 3), good["w"].sharding, pieces)}
+    report = spmd.replica_report(bad, step=4)
+    try:
+        spmd.assert_replicas_equal(bad, step=4)
+        message = ""
+    except spmd.ReplicaDivergenceError as error:
+        message = str(error)
+    (difference,) = report.divergences[0].differences
+    return {
+        "clean": [clean.status, clean.bytes_checked],
+        "status": report.status,
+        "culprits": list(report.divergences[0].culprits),
+        "index": list(difference.index),
+        "bits": list(difference.bits),
+        "message": message,
+    }
+
+
+def memory(context: Context) -> dict[str, float]:
+    """How many MiB a gather of 64 MiB a host needs at its peak, beyond what was there before."""
+    mesh = jax.make_mesh((jax.device_count(),), (AXIS,))
+    array = spmd.shard(
+        np.full((1024, 16384), context.rank, np.float32), mesh, jax.P(AXIS), host_local=True
+    )  # 64 MiB a host
+    array.block_until_ready()
+    grown = {}
+    for to in ("rank0", "all"):
+        spmd.gather(np.zeros(100_000), to=to, chunk_bytes=2**22)  # what is compiled once
+        before = _peak_mib(reset=True)
+        whole = spmd.gather(array, to=to, chunk_bytes=2**22)
+        grown[to] = _peak_mib() - before
+        assert whole is None or whole[-1, 0] == context.num_ranks - 1
+        del whole
+    return grown
+
+
+def _peak_mib(*, reset: bool = False) -> float:
+    """The most memory that this process has had; forgotten first, if told."""
+    if reset:
+        Path("/proc/self/clear_refs").write_text("5")
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1]) / 1024

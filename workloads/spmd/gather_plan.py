@@ -1,0 +1,149 @@
+"""What of a tree lies where, and which host sends which block of it in a gather."""
+
+import dataclasses
+import hashlib
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import SingleDeviceSharding
+
+from workloads.integrity.plan import bounds_of
+from workloads.spmd.processes import exchange
+from workloads.spmd.stream import Block, Read, read_from
+
+
+class Leaf:
+    """A leaf as it lies here.
+
+    Attributes:
+        path: in the tree.
+        value: array in host memory or on devices; of typed PRNG keys their data.
+        is_global: whether it is one array over all hosts; else it is this host's part.
+    """
+
+    def __init__(self, path: str, value: Any):
+        self.path = path
+        self._impl = None
+        kind = type(value).__name__
+        if isinstance(value, jax.Array):
+            if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+                self._impl = jax.random.key_impl(value)
+                value = jax.random.key_data(value)
+            alone = jax.process_count() == 1 and not isinstance(value.sharding, SingleDeviceSharding)
+            self.is_global = alone or not value.is_fully_addressable
+        else:
+            value, self.is_global = np.asarray(value), False
+        if value.dtype.hasobject:
+            raise TypeError(f"cannot gather {path}: {kind} is neither an array nor a number")
+        self.value: jax.Array | np.ndarray = value
+        self.dtype = np.dtype(value.dtype)
+        self.key_axes = 1 if self._impl is not None else 0
+
+    @property
+    def rows_shape(self) -> tuple[int, ...]:
+        """Shape of this host's part: a scalar is a row."""
+        scalar = not self.is_global and self.value.ndim == self.key_axes
+        return (1, *self.value.shape) if scalar else self.value.shape
+
+    def held(self) -> dict[Any, Read]:
+        """What lies here, by bounds within this host's part (or within the whole, if it is global)."""
+        if isinstance(self.value, np.ndarray):
+            return {tuple((0, size) for size in self.value.shape): read_from(self.value)}
+        shards = self.value.addressable_shards
+        return {bounds_of(shard.index, self.value.shape): read_from(shard.data) for shard in reversed(shards)}
+
+    def wrapped(self, whole: np.ndarray) -> Any:
+        return whole if self._impl is None else jax.random.wrap_key_data(whole, impl=self._impl)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Who sends what.
+
+    Attributes:
+        shapes: of the whole leaves.
+        blocks: by rank, what it sends, in this order.
+        offsets: by leaf, where this host's rows begin in the whole.
+    """
+
+    shapes: list[tuple[int, ...]]
+    blocks: list[list[Block]]
+    offsets: list[int]
+
+
+def make_plan(leaves: list[Leaf]) -> Plan:
+    """The same on all hosts, worked out from what each holds.
+
+    Raises:
+        ValueError: leaves that do not fit together.
+    """
+    rank, num_ranks = jax.process_index(), jax.process_count()
+    structure = [
+        [leaf.path, str(leaf.dtype), leaf.is_global, leaf.rows_shape[0 if leaf.is_global else 1 :]] for leaf in leaves
+    ]
+    mine = [[leaf.rows_shape[0], [list(bounds) for bounds in leaf.held()]] for leaf in leaves if not leaf.is_global]
+    digest = hashlib.sha256(repr(structure).encode()).hexdigest()
+    posts = exchange().all_gather("gather", {"digest": digest, "parts": mine})
+    if len({post["digest"] for post in posts}) > 1:
+        _explain(exchange().all_gather("gather structures", structure))
+    shapes: list[tuple[int, ...]] = []
+    offsets: list[int] = []
+    blocks: list[list[Block]] = [[] for _ in range(num_ranks)]
+    parts = [iter(post["parts"]) for post in posts]
+    for number, leaf in enumerate(leaves):
+        if leaf.is_global:
+            for bounds, owner in _owners(leaf.value).items():
+                blocks[owner].append(Block(leaf=number, bounds=bounds, dtype=leaf.dtype))
+            shapes.append(leaf.value.shape)
+            offsets.append(0)
+            continue
+        found = [next(part) for part in parts]
+        starts = np.cumsum([0, *(rows for rows, _ in found)]).tolist()
+        for owner, (_, held) in enumerate(found):
+            for bounds in held:
+                blocks[owner].append(Block(leaf=number, bounds=moved(bounds, starts[owner], leaf), dtype=leaf.dtype))
+        shapes.append((starts[-1], *leaf.rows_shape[1:]))
+        offsets.append(starts[rank])
+    return Plan(shapes=shapes, blocks=blocks, offsets=offsets)
+
+
+def _owners(array: Any) -> dict[Any, int]:
+    """For each distinct block the lowest rank that holds it, in one order on all hosts."""
+    owners: dict[Any, int] = {}
+    for device, index in array.sharding.devices_indices_map(array.shape).items():
+        bounds = bounds_of(index, array.shape)
+        owners[bounds] = min(owners.get(bounds, device.process_index), device.process_index)
+    return dict(sorted(owners.items()))
+
+
+def moved(bounds: Any, start: int, leaf: Leaf) -> Any:
+    """Bounds within a host's part as bounds within the whole."""
+    if len(bounds) == leaf.key_axes:  # a scalar, or one key: a row
+        return ((start, start + 1), *(tuple(pair) for pair in bounds))
+    (first, last), *rest = bounds
+    return ((first + start, last + start), *(tuple(pair) for pair in rest))
+
+
+def _explain(structures: list[Any]) -> None:
+    """
+    Raises:
+        ValueError: naming the first leaf that differs.
+    """
+    for rank, structure in enumerate(structures):
+        first, other = structures[0], structure
+        for number in range(max(len(first), len(other))):
+            one, two = (part[number] if number < len(part) else None for part in (first, other))
+            if one != two:
+                raise ValueError(
+                    f"gather: hosts hold different trees: {_describe(one)} on rank 0, {_describe(two)} on rank {rank}; "
+                    "paths, dtypes and all axes but the first must be equal"
+                )
+    raise ValueError("gather: hosts hold different trees")
+
+
+def _describe(leaf: Any) -> str:
+    if leaf is None:
+        return "no further leaf"
+    path, dtype, is_global, shape = leaf
+    return f"{path}: {dtype}{shape}" if is_global else f"{path}: {dtype}[rows{''.join(f', {size}' for size in shape)}]"

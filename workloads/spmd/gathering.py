@@ -1,0 +1,136 @@
+"""`gather`: what lies on many hosts, as NumPy arrays on one of them or on all, a piece at a time."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from workloads.spmd.gather_plan import Leaf, Plan, make_plan, moved
+from workloads.spmd.processes import exchange_with, path_of
+from workloads.spmd.stream import ALIGNMENT, Block, Read, read_stretch, total_bytes, write_stretch
+from workloads.spmd.transport import read, start_all_gather, start_send
+
+PyTree = Any
+To = Literal["rank0", "all", "driver"]
+
+CHUNK_BYTES = 64 * 2**20
+LEAST_PIECE_BYTES = 4096
+
+
+def gather(tree: PyTree, to: To = "all", *, chunk_bytes: int = CHUNK_BYTES) -> PyTree:
+    """Every leaf as one whole NumPy array: of global arrays the whole, of what each host holds all hosts' parts.
+
+        losses = spmd.gather({"loss": 0.25, "grad_norm": 1.5})       # {"loss": [0.25, 0.31], ...}: one entry a host
+        draws = spmd.gather(draws, to="rank0")                       # sharded over all hosts; whole on rank 0
+        if draws is not None:                                        # None on the others, who never hold more than
+            np.save("draws.npy", draws["theta"])                     # their own and a few pieces
+        names = spmd.gather(np.array(rows_of_this_host))             # joined in the order of the ranks, uneven or not
+
+    An array over several hosts comes back whole. What each host holds for itself (NumPy arrays, numbers, arrays on its
+    own devices) is joined along the leading axis, whose length may differ between hosts; scalars become a vector.
+    Bits are kept, of every dtype. Copies are not compared: see `assert_replicas_equal`.
+
+    Args:
+        tree: of one structure on all hosts; every host must call.
+        to: "all"; "rank0": the others get None and none of the data; "driver": as rank0, in a form that a process
+            without devices can hold: typed PRNG keys as their uint32 data.
+        chunk_bytes: memory that may be used on each host, beyond its own data and the result; at least 4 KiB for each
+            host in flight.
+
+    Returns:
+        The tree with NumPy arrays, which are the caller's own; typed PRNG keys come as such. None where `to` is not.
+
+    Raises:
+        ValueError: on every host, naming a leaf whose dtype or trailing shape differs between hosts.
+        TimeoutError: naming the processes that did not call.
+    """
+    if to not in ("rank0", "all", "driver"):
+        raise ValueError(f"to={to!r}: rank0, all and driver are known")
+    leaves = [Leaf(path_of(keys), value) for keys, value in jax.tree_util.tree_leaves_with_path(tree)]
+    plan = make_plan(leaves)
+    receives = to == "all" or jax.process_index() == 0
+    wholes = [np.empty(shape, leaf.dtype) for leaf, shape in zip(leaves, plan.shapes, strict=True)] if receives else []
+    (_to_all if to == "all" else _to_first)(plan.blocks, _reads(leaves, plan), wholes, chunk_bytes)
+    if not receives:
+        return None
+    results = [leaf.wrapped(whole) if to != "driver" else whole for leaf, whole in zip(leaves, wholes, strict=True)]
+    return jax.tree.unflatten(jax.tree.structure(tree), results)
+
+
+def _reads(leaves: list[Leaf], plan: Plan) -> list[Read]:
+    """How to read each block that this host sends."""
+    held = [
+        {bounds if leaf.is_global else moved(bounds, offset, leaf): read for bounds, read in leaf.held().items()}
+        for leaf, offset in zip(leaves, plan.offsets, strict=True)
+    ]
+    return [held[block.leaf][block.bounds] for block in plan.blocks[jax.process_index()]]
+
+
+def _to_first(blocks: list[list[Block]], reads: list[Read], wholes: list[np.ndarray], chunk_bytes: int) -> None:
+    """One host after the other sends its row of bytes to rank 0."""
+    rank = jax.process_index()
+    # In flight are two pieces, each of them as stretch and on the device, of the sender and of the receiver.
+    longest = max(map(total_bytes, blocks[1:]), default=0)
+    piece = _piece_bytes(chunk_bytes // 8, longest)
+    if rank == 0:
+        _keep(blocks[0], reads, wholes, _piece_bytes(chunk_bytes // 2, total_bytes(blocks[0])))
+    empty = np.zeros(piece if longest else 0, np.uint8)
+    for source in range(1, len(blocks)):
+        if rank not in (0, source):
+            continue
+        exchange_with(source if rank == 0 else 0).all_gather("gather turn", None)  # a collective may not wait for long
+
+        def launch(start: int, source: int = source) -> jax.Array:
+            stretch = empty if rank == 0 else read_stretch(blocks[source], reads, start, piece)
+            return start_send(stretch, source, 0)
+
+        def arrive(start: int, got: np.ndarray, source: int = source) -> None:
+            if rank == 0:
+                write_stretch(blocks[source], wholes, start, got[0])
+
+        _move(total_bytes(blocks[source]), piece, launch, arrive)
+
+
+def _to_all(blocks: list[list[Block]], reads: list[Read], wholes: list[np.ndarray], chunk_bytes: int) -> None:
+    """All hosts send their rows of bytes side by side."""
+    rank, length = jax.process_index(), max(map(total_bytes, blocks))
+    if len(blocks) == 1:
+        _keep(blocks[0], reads, wholes, _piece_bytes(chunk_bytes // 2, length))
+        return
+    piece = _piece_bytes(chunk_bytes // (2 * (len(blocks) + 3)), length)
+
+    def launch(start: int) -> jax.Array:
+        return start_all_gather(read_stretch(blocks[rank], reads, start, piece))
+
+    def arrive(start: int, got: np.ndarray) -> None:
+        for source, stretch in enumerate(got):
+            write_stretch(blocks[source], wholes, start, stretch)
+
+    _move(length, piece, launch, arrive)
+
+
+def _move(
+    length: int, piece: int, launch: Callable[[int], jax.Array], arrive: Callable[[int, np.ndarray], None]
+) -> None:
+    """Launches a piece before the one before it is put away."""
+    before: tuple[int, jax.Array] | None = None
+    for start in range(0, length, piece):
+        under_way = launch(start)
+        if before is not None:
+            arrive(before[0], read(before[1]))
+        before = start, under_way
+    if before is not None:
+        arrive(before[0], read(before[1]))
+
+
+def _keep(blocks: list[Block], reads: list[Read], wholes: list[np.ndarray], piece: int) -> None:
+    """What lies here already."""
+    for start in range(0, total_bytes(blocks), piece):
+        write_stretch(blocks, wholes, start, read_stretch(blocks, reads, start, piece))
+
+
+def _piece_bytes(most: int, length: int) -> int:
+    """Bytes of a piece: no more than there is to move."""
+    wanted = max(LEAST_PIECE_BYTES, min(most, length))
+    return -(-wanted // ALIGNMENT) * ALIGNMENT

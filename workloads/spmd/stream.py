@@ -1,0 +1,112 @@
+"""Blocks of many arrays as one row of bytes, of which any stretch can be read or written without copying the rest."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from workloads.integrity.plan import Bounds
+
+# No element is wider, so that a stretch that begins and ends at multiples of it cuts none.
+ALIGNMENT = 16
+
+# Elements `[start, stop)` of a block, row-major.
+Read = Callable[[int, int], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Block:
+    """A block of an array.
+
+    Attributes:
+        leaf: number of the array.
+        bounds: start and stop in each of its dimensions.
+        dtype: of its elements.
+    """
+
+    leaf: int
+    bounds: Bounds
+    dtype: np.dtype
+
+    @property
+    def size(self) -> int:
+        return math.prod(stop - start for start, stop in self.bounds)
+
+    @property
+    def num_bytes(self) -> int:
+        """In the row, up to where the next block begins."""
+        return -(-self.size * self.dtype.itemsize // ALIGNMENT) * ALIGNMENT
+
+    @property
+    def index(self) -> tuple[Any, ...]:
+        return (..., *(slice(*bounds) for bounds in self.bounds))  # so that of a scalar too it is a view
+
+
+def total_bytes(blocks: Iterable[Block]) -> int:
+    """Length of the row that these blocks make."""
+    return sum(block.num_bytes for block in blocks)
+
+
+def read_stretch(blocks: Sequence[Block], reads: Sequence[Read], start: int, size: int) -> np.ndarray:
+    """Bytes `[start, start + size)` of the row, both multiples of `ALIGNMENT`; beyond its end zeros.
+
+    Args:
+        reads: of each block.
+
+    Returns:
+        uint8 (size,).
+    """
+    stretch = np.zeros(size, np.uint8)
+    for number, offset, first, last in _within(blocks, start, size):
+        values = np.ascontiguousarray(reads[number](first, last)).view(np.uint8)
+        stretch[offset : offset + values.size] = values
+    return stretch
+
+
+def write_stretch(blocks: Sequence[Block], arrays: Sequence[np.ndarray], start: int, stretch: np.ndarray) -> None:
+    """Puts a stretch where it belongs.
+
+    Args:
+        arrays: by number of the leaf.
+        start: of the stretch in the row.
+        stretch: uint8 (bytes,).
+    """
+    for number, offset, first, last in _within(blocks, start, stretch.size):
+        block = blocks[number]
+        values = stretch[offset : offset + (last - first) * block.dtype.itemsize].view(block.dtype)
+        target = arrays[block.leaf][block.index]
+        if target.flags.c_contiguous:
+            target.reshape(-1)[first:last] = values
+        else:
+            target.flat[first:last] = values
+
+
+def _within(blocks: Sequence[Block], start: int, size: int) -> Iterator[tuple[int, int, int, int]]:
+    """Block, offset in the stretch, first and last element of what a stretch has of each block."""
+    begin = 0
+    for number, block in enumerate(blocks):
+        low, high = max(start, begin), min(start + size, begin + block.size * block.dtype.itemsize)
+        if low < high:
+            item = block.dtype.itemsize
+            yield number, low - start, (low - begin) // item, (high - begin) // item
+        begin += block.num_bytes
+        if begin >= start + size:
+            return
+
+
+def read_from(data: jax.Array | np.ndarray) -> Read:
+    """Elements of a block that is here; on the CPU where they lie, from other devices only those asked for."""
+    if isinstance(data, jax.Array) and next(iter(data.devices())).platform != "cpu":
+        return lambda start, stop: np.asarray(_flat_slice(data, start, size=stop - start))
+    array = np.asarray(data)
+    flat = array.reshape(-1) if array.flags.c_contiguous else array.flat
+    return lambda start, stop: flat[start:stop]
+
+
+@functools.partial(jax.jit, static_argnames="size")
+def _flat_slice(data: jax.Array, start: int | jax.Array, *, size: int) -> jax.Array:
+    return jax.lax.dynamic_slice_in_dim(data.reshape(-1), start, size)
