@@ -12,6 +12,31 @@ from typing import Any
 from jax._src import distributed  # the key-value store has no public name; used in this file alone
 
 
+def this_process() -> tuple[object, int, int]:
+    """Who this process is, as `jax.distributed.initialize` was told; asks no device, which would wait for the others.
+
+    Returns:
+        What tells one `initialize` of this process from the next, None without any; its rank; the number of ranks.
+    """
+    state = distributed.global_state
+    return (None, 0, 1) if state.client is None else (state.client, state.process_id, state.num_processes)
+
+
+class AbsentError(TimeoutError):
+    """Ranks did not post in time.
+
+    Attributes:
+        ranks: which.
+    """
+
+    def __init__(self, message: str, ranks: Sequence[int] = ()):
+        super().__init__(message)
+        self.ranks = tuple(ranks)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return AbsentError, (str(self), self.ranks)
+
+
 class Exchange:
     """Every rank posts a JSON value and receives all of them, in rank order.
 
@@ -64,7 +89,7 @@ class Exchange:
         Every rank must call this in the same order; the running number keeps two rounds of one topic apart.
 
         Raises:
-            TimeoutError: naming the ranks that did not post within `timeout_s`.
+            AbsentError: a TimeoutError, naming the ranks that did not post within `timeout_s`.
         """
         if len(self.ranks) == 1:
             return [json.loads(json.dumps(value))]
@@ -80,18 +105,20 @@ class Exchange:
             except RuntimeError as error:  # jaxlib's: DEADLINE_EXCEEDED, or the service is gone
                 later_ranks = [later for later in self.ranks if later > rank]
                 missing = [rank, *(later for later in later_ranks if not _posted(prefix, later))]
-                raise TimeoutError(
+                raise AbsentError(
                     f"rank {self.rank} waited {time.monotonic() - start:.1f} s for {topic!r} from rank(s) "
-                    f"{', '.join(map(str, missing))}: {error}"
+                    f"{', '.join(map(str, missing))}: {error}",
+                    missing,
                 ) from error
-        self._forget(f"{prefix}/{self.rank}")
+        self.forget()  # who has posted in this round has read all of the one before
+        self._last_key = f"{prefix}/{self.rank}"
         return values
 
-    def _forget(self, key: str) -> None:
-        """Deletes the key of the round before: who has posted in this round has read all of that one."""
+    def forget(self) -> None:
+        """Takes back what this rank posted in the last round; all must be known to have read it."""
         if self._last_key:
             distributed.global_state.client.key_value_delete(self._last_key)
-        self._last_key = key
+        self._last_key = ""
 
 
 def _posted(prefix: str, rank: int) -> bool:

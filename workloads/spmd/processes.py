@@ -1,13 +1,13 @@
 """Who takes part, and small messages between them: in one plain process, under our ranks, or in a script's own job."""
 
+import collections
 import dataclasses
 import os
 import socket
 
 import jax
-from jax._src import distributed  # the client tells one job of this process from the next; it has no public name
 
-from workloads.exchange import Exchange
+from workloads.exchange import Exchange, this_process
 from workloads.integrity import ReplicaChecker
 
 # How long a call waits for the slowest process before it names it.
@@ -40,6 +40,40 @@ def checker() -> ReplicaChecker:
     return _services().checker
 
 
+def barriers() -> "Barriers":
+    """The barriers that this process has been at."""
+    return _services().barriers
+
+
+class Barriers:
+    """Counts how often each barrier was met, and takes back what was posted there.
+
+    Attributes:
+        hosts: names by rank, as far as they are known.
+
+    Args:
+        messages: between all processes.
+    """
+
+    def __init__(self, messages: Exchange):
+        self.hosts: dict[int, str] = {}
+        self._messages = messages
+        self._counts = collections.Counter[str]()
+        self._met: list[Exchange] = []
+
+    def meet(self, name: str) -> Exchange:
+        """Messages for this process's next time at that barrier."""
+        self._counts[name] += 1
+        return self._messages.apart(f"barrier {name} {self._counts[name]}")
+
+    def passed(self, meeting: Exchange, hosts: list[str]) -> None:
+        """All are here, and so have left every barrier before this one: what was posted there is not read again."""
+        self.hosts.update(enumerate(hosts))
+        for earlier in self._met:
+            earlier.forget()
+        self._met = [meeting]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Services:
     """What counts its rounds from `jax.distributed.initialize`, and must therefore be made once after each."""
@@ -47,15 +81,16 @@ class _Services:
     all: Exchange
     pairs: dict[tuple[int, ...], Exchange]
     checker: ReplicaChecker
+    barriers: Barriers
 
 
 def _services() -> _Services:
     global _known  # noqa: PLW0603
-    client = distributed.global_state.client
-    if _known is None or _known[0] is not client:
-        messages = Exchange(jax.process_index(), jax.process_count(), TIMEOUT_S, namespace="spmd/")
+    job, rank, num_ranks = this_process()
+    if _known is None or _known[0] is not job:
+        messages = Exchange(rank, num_ranks, TIMEOUT_S, namespace="spmd/")
         checker = ReplicaChecker(messages.apart("replicas"), host_name())
-        _known = client, _Services(all=messages, pairs={}, checker=checker)
+        _known = job, _Services(all=messages, pairs={}, checker=checker, barriers=Barriers(messages))
     return _known[1]
 
 
