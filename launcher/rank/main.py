@@ -27,6 +27,7 @@ def run_rank(descriptor: int, lease_s: float) -> NoReturn:
     assignment = control.receive()
     redirect_output(Path(assignment["log"]))
     set_environment(assignment.get("environment", {}))
+    os.environ["SPMD_LAUNCH_HOST"] = assignment["host"]  # for `workloads.spmd`, which is not given the context
     started = time.monotonic()
     progress = Progress(control.send)
     progress.start()

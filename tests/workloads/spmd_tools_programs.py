@@ -10,6 +10,8 @@ import numpy as np
 from jax._src import distributed
 
 from workloads import spmd
+from workloads.agreement import programs
+from workloads.agreement.user_launches import unwatch_launches, watch_launches
 from workloads.context import Context
 
 
@@ -76,6 +78,37 @@ def memory(context: Context) -> dict[str, Any]:
         "host": 2**20 < uneven.process_bytes < uneven.total_bytes > uneven.available_bytes,
         "refused": refused,
         "held": forgotten.nbytes,
+    }
+
+
+def under_agreement(context: Context) -> dict[str, Any]:
+    """As in a rank of the launcher: what all compile is compared, what all launch is recorded and compared."""
+    barrier = programs.install(context.exchange.apart("programs"), host=context.host, emit=context.emit)
+    assert barrier is not None
+    assert watch_launches(context.launches)
+    mesh = jax.make_mesh((jax.device_count(),), ("i",))
+    x = spmd.shard(np.arange(80, dtype=np.float32).reshape(8, 10), mesh, jax.P("i"))
+
+    def total(x: jax.Array) -> jax.Array:
+        jax.debug.print("here are {rows} rows", rows=x.shape[0])
+        return jax.lax.psum(x.sum(), "i")
+
+    value = float(spmd.spmd_map(total, mesh, "i", ("shard",), out="replicated")(x))
+    first = spmd.gather(x, to="rank0")
+    everywhere = spmd.gather({"x": x, "rank": context.rank})
+    key = spmd.broadcast(jax.random.key(context.rank), root=1)
+    verdict = spmd.assert_replicas_equal(spmd.shard(np.ones(3), mesh, jax.P()))
+    context.agree("the end")
+    unwatch_launches()
+    programs.uninstall()
+    return {
+        "total": value,
+        "first": None if first is None else float(first.sum()),
+        "ranks": everywhere["rank"].tolist(),
+        "key": jax.random.key_data(key).tolist(),
+        "status": verdict.status,
+        "launches": context.launches.snapshot().count,
+        "programs": barrier.count,
     }
 
 

@@ -43,6 +43,15 @@ def test_a_process_reports_its_own_devices_alone() -> None:
         assert len(rank["warnings"][1]) == 1
 
 
+def test_it_works_where_programs_and_launches_are_compared() -> None:
+    ranks = run_ranks(f"{PROGRAMS}:under_agreement", num_hosts=4, devices_per_host=2, timeout_s=90)
+    assert [rank["first"] for rank in ranks] == [3160.0, None, None, None]
+    for rank in ranks:
+        assert (rank["total"], rank["ranks"], rank["key"]) == (3160.0, [0, 1, 2, 3], [0, 1])
+        assert rank["status"] == "ok" and rank["programs"] > 3
+    assert len({rank["launches"] for rank in ranks}) == 1 and ranks[0]["launches"] > 2
+
+
 def test_pictures_show_hosts_and_devices() -> None:
     first, second = run_ranks(f"{PROGRAMS}:pictures", num_hosts=2, devices_per_host=4)
     heading, names, *pieces = first["cut"].splitlines()

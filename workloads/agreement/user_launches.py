@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import jax
 from jax._src import pjit  # launches have no public hook; used in this file alone
 from jax._src.interpreters import pxla
 
@@ -49,7 +50,9 @@ _restore: list[Callable[[], None]] = []
 
 
 def watch_launches(log: LaunchLog) -> bool:
-    """Records every launch of a program that spans processes, whoever launches it; call it before the first one.
+    """Records every launch of a program that spans all processes, whoever launches it; call it before the first one.
+
+    A program of some processes is not recorded: the others do not launch it, so that their logs would differ.
 
     Args:
         log: receives them under JAX's names (`jit(train)`); programs of the context are then recorded here as well, and
@@ -68,27 +71,27 @@ def watch_launches(log: LaunchLog) -> bool:
         pxla.MeshExecutable.create_cpp_call,
     )
 
-    def spans_processes(program: Any) -> bool:
+    def spans_all(program: Any) -> bool:
         if program not in spans:
             shardings = (*program.in_handler.in_shardings, *program.out_handler.out_shardings)
             processes = {device.process_index for sharding in shardings for device in sharding.device_set}
-            spans[program] = len(processes) > 1
+            spans[program] = len(processes) == jax.process_count() > 1
         return spans[program]
 
     @functools.wraps(launch)
     def launch_recorded(self: Any, *args: Any) -> Any:
-        if spans_processes(self):
+        if spans_all(self):
             log.record(self.name)
         return launch(self, *args)
 
     def slow_path(executable: Any, *more: Any, **named: Any) -> Any:
         program = getattr(executable, "unsafe_call", None)
-        if isinstance(program, pxla.ExecuteReplicated) and spans_processes(program):
+        if isinstance(program, pxla.ExecuteReplicated) and spans_all(program):
             return None
         return fastpath(executable, *more, **named)
 
     def create_slow(self: Any, params: Any) -> Any:
-        if isinstance(self.unsafe_call, pxla.ExecuteReplicated) and spans_processes(self.unsafe_call):
+        if isinstance(self.unsafe_call, pxla.ExecuteReplicated) and spans_all(self.unsafe_call):
             return None
         return create(self, params)
 
