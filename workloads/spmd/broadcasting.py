@@ -7,7 +7,7 @@ import numpy as np
 
 from workloads.spmd.gathering import CHUNK_BYTES, LEAST_PIECE_BYTES
 from workloads.spmd.processes import exchange, path_of
-from workloads.spmd.stream import ALIGNMENT, Block, read_from, read_stretch, total_bytes, write_stretch
+from workloads.spmd.stream import ALIGNMENT, Block, Row, read_from
 from workloads.spmd.transport import read, start_broadcast
 
 PyTree = Any
@@ -46,19 +46,18 @@ def broadcast(tree: PyTree, root: int = 0, *, chunk_bytes: int = CHUNK_BYTES) ->
             raise ValueError(f"broadcast: {path} is one array over several hosts already")
     arrays = [_host_array(leaf) for leaf in leaves]
     _check_structure({path: _describe(leaf, array) for path, leaf, array in zip(paths, leaves, arrays, strict=True)})
-    blocks = [
+    row = Row(
         Block(leaf=number, bounds=tuple((0, size) for size in array.shape), dtype=array.dtype)
         for number, array in enumerate(arrays)
-    ]
+    )
     wholes = [np.empty(array.shape, array.dtype) for array in arrays]
     reads = [read_from(array) for array in arrays]
-    length = total_bytes(blocks)
-    most = max(LEAST_PIECE_BYTES, min(chunk_bytes // 4, length))
+    most = max(LEAST_PIECE_BYTES, min(chunk_bytes // 4, row.num_bytes))
     piece = -(-most // ALIGNMENT) * ALIGNMENT
-    for start in range(0, length, piece):
-        stretch = read_stretch(blocks, reads, start, piece)
+    for start in range(0, row.num_bytes, piece):
+        stretch = row.read(reads, start, piece)
         moved = read(start_broadcast(stretch, root))[0] if num_ranks > 1 else stretch
-        write_stretch(blocks, wholes, start, moved)
+        row.write(wholes, start, moved)
     return jax.tree.unflatten(treedef, [_like(leaf, whole) for leaf, whole in zip(leaves, wholes, strict=True)])
 
 

@@ -10,7 +10,7 @@ from jax.sharding import SingleDeviceSharding
 
 from workloads.integrity.plan import bounds_of
 from workloads.spmd.processes import exchange
-from workloads.spmd.stream import Block, Read, read_from
+from workloads.spmd.stream import Block, Read, Row, read_from
 
 
 class Leaf:
@@ -63,12 +63,14 @@ class Plan:
 
     Attributes:
         shapes: of the whole leaves.
-        blocks: by rank, what it sends, in this order.
+        rows: by rank, what it sends.
+        common: what every rank holds, so that nobody need send it.
         offsets: by leaf, where this host's rows begin in the whole.
     """
 
     shapes: list[tuple[int, ...]]
-    blocks: list[list[Block]]
+    rows: list[Row]
+    common: Row
     offsets: list[int]
 
 
@@ -90,11 +92,13 @@ def make_plan(leaves: list[Leaf]) -> Plan:
     shapes: list[tuple[int, ...]] = []
     offsets: list[int] = []
     blocks: list[list[Block]] = [[] for _ in range(num_ranks)]
+    common: list[Block] = []
     parts = [iter(post["parts"]) for post in posts]
     for number, leaf in enumerate(leaves):
         if leaf.is_global:
-            for bounds, owner in _owners(leaf.value).items():
-                blocks[owner].append(Block(leaf=number, bounds=bounds, dtype=leaf.dtype))
+            for bounds, holders in _holders(leaf.value).items():
+                sent = common if len(holders) == num_ranks else blocks[min(holders)]
+                sent.append(Block(leaf=number, bounds=bounds, dtype=leaf.dtype))
             shapes.append(leaf.value.shape)
             offsets.append(0)
             continue
@@ -105,16 +109,15 @@ def make_plan(leaves: list[Leaf]) -> Plan:
                 blocks[owner].append(Block(leaf=number, bounds=moved(bounds, starts[owner], leaf), dtype=leaf.dtype))
         shapes.append((starts[-1], *leaf.rows_shape[1:]))
         offsets.append(starts[rank])
-    return Plan(shapes=shapes, blocks=blocks, offsets=offsets)
+    return Plan(shapes=shapes, rows=[Row(sent) for sent in blocks], common=Row(common), offsets=offsets)
 
 
-def _owners(array: Any) -> dict[Any, int]:
-    """For each distinct block the lowest rank that holds it, in one order on all hosts."""
-    owners: dict[Any, int] = {}
+def _holders(array: Any) -> dict[Any, set[int]]:
+    """For each distinct block the ranks that hold it, in one order on all hosts."""
+    holders: dict[Any, set[int]] = {}
     for device, index in array.sharding.devices_indices_map(array.shape).items():
-        bounds = bounds_of(index, array.shape)
-        owners[bounds] = min(owners.get(bounds, device.process_index), device.process_index)
-    return dict(sorted(owners.items()))
+        holders.setdefault(bounds_of(index, array.shape), set()).add(device.process_index)
+    return dict(sorted(holders.items()))
 
 
 def moved(bounds: Any, start: int, leaf: Leaf) -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 
 from workloads.spmd.gather_plan import Leaf, Plan, make_plan, moved
 from workloads.spmd.processes import exchange_with, path_of
-from workloads.spmd.stream import ALIGNMENT, Block, Read, read_stretch, total_bytes, write_stretch
+from workloads.spmd.stream import ALIGNMENT, Read, Row
 from workloads.spmd.transport import read, start_all_gather, start_send
 
 PyTree = Any
@@ -51,61 +51,62 @@ def gather(tree: PyTree, to: To = "all", *, chunk_bytes: int = CHUNK_BYTES) -> P
     plan = make_plan(leaves)
     receives = to == "all" or jax.process_index() == 0
     wholes = [np.empty(shape, leaf.dtype) for leaf, shape in zip(leaves, plan.shapes, strict=True)] if receives else []
-    (_to_all if to == "all" else _to_first)(plan.blocks, _reads(leaves, plan), wholes, chunk_bytes)
+    reads = _reads(leaves, plan, plan.rows[jax.process_index()])
+    (_to_all if to == "all" else _to_first)(plan.rows, reads, wholes, chunk_bytes)
     if not receives:
         return None
+    _keep(plan.common, _reads(leaves, plan, plan.common), wholes, chunk_bytes)
     results = [leaf.wrapped(whole) if to != "driver" else whole for leaf, whole in zip(leaves, wholes, strict=True)]
     return jax.tree.unflatten(jax.tree.structure(tree), results)
 
 
-def _reads(leaves: list[Leaf], plan: Plan) -> list[Read]:
-    """How to read each block that this host sends."""
+def _reads(leaves: list[Leaf], plan: Plan, row: Row) -> list[Read]:
+    """How to read each block of a row that lies here."""
     held = [
         {bounds if leaf.is_global else moved(bounds, offset, leaf): read for bounds, read in leaf.held().items()}
         for leaf, offset in zip(leaves, plan.offsets, strict=True)
     ]
-    return [held[block.leaf][block.bounds] for block in plan.blocks[jax.process_index()]]
+    return [held[block.leaf][block.bounds] for block in row.blocks]
 
 
-def _to_first(blocks: list[list[Block]], reads: list[Read], wholes: list[np.ndarray], chunk_bytes: int) -> None:
+def _to_first(rows: list[Row], reads: list[Read], wholes: list[np.ndarray], chunk_bytes: int) -> None:
     """One host after the other sends its row of bytes to rank 0."""
     rank = jax.process_index()
     # In flight are two pieces, each of them as stretch and on the device, of the sender and of the receiver.
-    longest = max(map(total_bytes, blocks[1:]), default=0)
+    longest = max((row.num_bytes for row in rows[1:]), default=0)
     piece = _piece_bytes(chunk_bytes // 8, longest)
     if rank == 0:
-        _keep(blocks[0], reads, wholes, _piece_bytes(chunk_bytes // 2, total_bytes(blocks[0])))
+        _keep(rows[0], reads, wholes, chunk_bytes)
     empty = np.zeros(piece if longest else 0, np.uint8)
-    for source in range(1, len(blocks)):
-        if rank not in (0, source):
+    for source in range(1, len(rows)):
+        if rank not in (0, source) or not rows[source].num_bytes:
             continue
         exchange_with(source if rank == 0 else 0).all_gather("gather turn", None)  # a collective may not wait for long
 
-        def launch(start: int, source: int = source) -> jax.Array:
-            stretch = empty if rank == 0 else read_stretch(blocks[source], reads, start, piece)
-            return start_send(stretch, source, 0)
+        def launch(start: int, row: Row = rows[source], source: int = source) -> jax.Array:
+            return start_send(empty if rank == 0 else row.read(reads, start, piece), source, 0)
 
-        def arrive(start: int, got: np.ndarray, source: int = source) -> None:
+        def arrive(start: int, got: np.ndarray, row: Row = rows[source]) -> None:
             if rank == 0:
-                write_stretch(blocks[source], wholes, start, got[0])
+                row.write(wholes, start, got[0])
 
-        _move(total_bytes(blocks[source]), piece, launch, arrive)
+        _move(rows[source].num_bytes, piece, launch, arrive)
 
 
-def _to_all(blocks: list[list[Block]], reads: list[Read], wholes: list[np.ndarray], chunk_bytes: int) -> None:
+def _to_all(rows: list[Row], reads: list[Read], wholes: list[np.ndarray], chunk_bytes: int) -> None:
     """All hosts send their rows of bytes side by side."""
-    rank, length = jax.process_index(), max(map(total_bytes, blocks))
-    if len(blocks) == 1:
-        _keep(blocks[0], reads, wholes, _piece_bytes(chunk_bytes // 2, length))
+    own, length = rows[jax.process_index()], max(row.num_bytes for row in rows)
+    if len(rows) == 1:
+        _keep(own, reads, wholes, chunk_bytes)
         return
-    piece = _piece_bytes(chunk_bytes // (2 * (len(blocks) + 3)), length)
+    piece = _piece_bytes(chunk_bytes // (2 * (len(rows) + 3)), length)
 
     def launch(start: int) -> jax.Array:
-        return start_all_gather(read_stretch(blocks[rank], reads, start, piece))
+        return start_all_gather(own.read(reads, start, piece))
 
     def arrive(start: int, got: np.ndarray) -> None:
-        for source, stretch in enumerate(got):
-            write_stretch(blocks[source], wholes, start, stretch)
+        for row, stretch in zip(rows, got, strict=True):
+            row.write(wholes, start, stretch)
 
     _move(length, piece, launch, arrive)
 
@@ -124,10 +125,11 @@ def _move(
         arrive(before[0], read(before[1]))
 
 
-def _keep(blocks: list[Block], reads: list[Read], wholes: list[np.ndarray], piece: int) -> None:
+def _keep(row: Row, reads: list[Read], wholes: list[np.ndarray], chunk_bytes: int) -> None:
     """What lies here already."""
-    for start in range(0, total_bytes(blocks), piece):
-        write_stretch(blocks, wholes, start, read_stretch(blocks, reads, start, piece))
+    piece = _piece_bytes(chunk_bytes // 2, row.num_bytes)
+    for start in range(0, row.num_bytes, piece):
+        row.write(wholes, start, row.read(reads, start, piece))
 
 
 def _piece_bytes(most: int, length: int) -> int:

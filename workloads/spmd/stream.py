@@ -1,7 +1,9 @@
 """Blocks of many arrays as one row of bytes, of which any stretch can be read or written without copying the rest."""
 
+import bisect
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -46,56 +48,61 @@ class Block:
         return (..., *(slice(*bounds) for bounds in self.bounds))  # so that of a scalar too it is a view
 
 
-def total_bytes(blocks: Iterable[Block]) -> int:
-    """Length of the row that these blocks make."""
-    return sum(block.num_bytes for block in blocks)
+class Row:
+    """Blocks one after the other, each beginning at a multiple of `ALIGNMENT`.
 
-
-def read_stretch(blocks: Sequence[Block], reads: Sequence[Read], start: int, size: int) -> np.ndarray:
-    """Bytes `[start, start + size)` of the row, both multiples of `ALIGNMENT`; beyond its end zeros.
-
-    Args:
-        reads: of each block.
-
-    Returns:
-        uint8 (size,).
+    Attributes:
+        blocks: in this order.
+        num_bytes: of all.
     """
-    stretch = np.zeros(size, np.uint8)
-    for number, offset, first, last in _within(blocks, start, size):
-        values = np.ascontiguousarray(reads[number](first, last)).view(np.uint8)
-        stretch[offset : offset + values.size] = values
-    return stretch
 
+    def __init__(self, blocks: Iterable[Block]):
+        self.blocks = tuple(blocks)
+        self._starts = list(itertools.accumulate((block.num_bytes for block in self.blocks), initial=0))
+        self.num_bytes = self._starts[-1]
 
-def write_stretch(blocks: Sequence[Block], arrays: Sequence[np.ndarray], start: int, stretch: np.ndarray) -> None:
-    """Puts a stretch where it belongs.
+    def read(self, reads: Sequence[Read], start: int, size: int) -> np.ndarray:
+        """Bytes `[start, start + size)`, both multiples of `ALIGNMENT`; beyond the end zeros.
 
-    Args:
-        arrays: by number of the leaf.
-        start: of the stretch in the row.
-        stretch: uint8 (bytes,).
-    """
-    for number, offset, first, last in _within(blocks, start, stretch.size):
-        block = blocks[number]
-        values = stretch[offset : offset + (last - first) * block.dtype.itemsize].view(block.dtype)
-        target = arrays[block.leaf][block.index]
-        if target.flags.c_contiguous:
-            target.reshape(-1)[first:last] = values
-        else:
-            target.flat[first:last] = values
+        Args:
+            reads: of each block.
 
+        Returns:
+            uint8 (size,).
+        """
+        stretch = np.zeros(size, np.uint8)
+        for number, offset, first, last in self._within(start, size):
+            values = np.ascontiguousarray(reads[number](first, last)).view(np.uint8)
+            stretch[offset : offset + values.size] = values
+        return stretch
 
-def _within(blocks: Sequence[Block], start: int, size: int) -> Iterator[tuple[int, int, int, int]]:
-    """Block, offset in the stretch, first and last element of what a stretch has of each block."""
-    begin = 0
-    for number, block in enumerate(blocks):
-        low, high = max(start, begin), min(start + size, begin + block.size * block.dtype.itemsize)
-        if low < high:
+    def write(self, arrays: Sequence[np.ndarray], start: int, stretch: np.ndarray) -> None:
+        """Puts a stretch where it belongs.
+
+        Args:
+            arrays: by number of the leaf.
+            start: of the stretch.
+            stretch: uint8 (bytes,).
+        """
+        for number, offset, first, last in self._within(start, stretch.size):
+            block = self.blocks[number]
+            values = stretch[offset : offset + (last - first) * block.dtype.itemsize].view(block.dtype)
+            target = arrays[block.leaf][block.index]
+            if target.flags.c_contiguous:
+                target.reshape(-1)[first:last] = values
+            else:
+                target.flat[first:last] = values
+
+    def _within(self, start: int, size: int) -> Iterator[tuple[int, int, int, int]]:
+        """Block, offset in the stretch, first and last element of what a stretch has of each block."""
+        for number in range(bisect.bisect_right(self._starts, start) - 1, len(self.blocks)):
+            begin, block = self._starts[number], self.blocks[number]
+            if begin >= start + size:
+                return
             item = block.dtype.itemsize
-            yield number, low - start, (low - begin) // item, (high - begin) // item
-        begin += block.num_bytes
-        if begin >= start + size:
-            return
+            low, high = max(start, begin), min(start + size, begin + block.size * item)
+            if low < high:
+                yield number, low - start, (low - begin) // item, (high - begin) // item
 
 
 def read_from(data: jax.Array | np.ndarray) -> Read:
