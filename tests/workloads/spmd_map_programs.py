@@ -103,6 +103,10 @@ def more(context: Context) -> dict[str, Any]:
     given = spmd.shard(np.arange(8.0, dtype=np.float32), mesh, jax.P(AXIS))
     entries = [local_rows(thru(given, scale=scale)) for scale in (2, 2.5, True)]
     donated = spmd.spmd_map(lambda a: a + 1, mesh, AXIS, ("shard",), donate=(0,), wrap_return="rows")(given)
+    mixed = spmd.spmd_map(
+        lambda a, count, *, b, key: a + b["x"] * count + 0 * jax.random.normal(key),
+        mesh, AXIS, ("shard", "static"), {"b": "broadcast", "key": "rng"}, wrap_return="rows",
+    )(np.arange(8.0), 3, b={"x": 1.0}, key=jax.random.key(0))  # fmt: skip
     grid = jax.make_mesh((4, 2), ("d", "m"))
     both = spmd.spmd_map(lambda a: jax.lax.axis_index(("d", "m")) + 0 * a[0], grid, ("d", "m"), ("shard",))
     first = spmd.spmd_map(lambda a: jax.lax.psum(a.sum(), "d"), grid, "d", ("shard",), out="replicated")
@@ -117,6 +121,7 @@ def more(context: Context) -> dict[str, Any]:
         "rows": local_rows(rows),
         "thru": entries,
         "donated": [given.is_deleted(), local_rows(donated)],
+        "mixed": local_rows(mixed),
         "both": local_rows(both(np.arange(8))),
         "first": [float(first(np.arange(8.0))), first(np.arange(8.0)).is_fully_replicated],
         "gathered": np.asarray(gathered(np.arange(8)).addressable_data(0)).tolist(),
@@ -185,6 +190,9 @@ def refused(context: Context) -> dict[str, str]:
         "no rows": lambda: spmd.spmd_map(lambda a: a.sum(), mesh, AXIS, ("shard",), wrap_return="rows")(x),
         "donate": lambda: call(x, donate=(1,)),
         "out": lambda: call(x, out="stacked"),
+        "unproven": lambda: jax.jit(
+            spmd.spmd_map(lambda a: {"all": jax.lax.all_gather(a, AXIS)}, mesh, AXIS, ("shard",), out="replicated")
+        )(x),
         "empty": lambda: spmd.spmd_map(lambda a, mask: a, mesh, AXIS, ("shard",), uneven="pad")(np.ones((0, 3))),
     }
     messages = {}

@@ -86,6 +86,7 @@ def test_kinds_and_meshes(mores: dict[int, list[dict[str, Any]]]) -> None:
         doubled, scaled, ones = (_joined([rank["thru"][number] for rank in ranks]) for number in range(3))
         assert doubled == [2.0 * n for n in range(8)] and scaled == [2.5 * n for n in range(8)]
         assert ones == [1.0 * n for n in range(8)], "True is not taken for the 1 of another call"
+        assert _joined([rank["mixed"] for rank in ranks]) == [n + 3.0 for n in range(8)]
         assert _joined([rank["both"] for rank in ranks]) == list(range(8))
         assert _joined([rank["donated"][1] for rank in ranks]) == [n + 1.0 for n in range(8)]
         for rank in ranks:
@@ -126,6 +127,7 @@ def test_arguments_and_results_that_differ_are_told() -> None:
         ("no rows", "the function returns a scalar in (the tree itself), which has no rows"),
         ("donate", "donate=(1,): 1 is no argument that lies on devices"),
         ("out", "out='stacked'"),
+        ("unproven", "that should be equal on the 8 shards of axis 'i' may differ in all: it varies over i. Under jit"),
         ("empty", "argument 0: there are no rows"),
     ],
 )  # fmt: skip

@@ -15,7 +15,7 @@ from workloads.spmd.arguments import Kind, Shards, check_argument, known_kind, s
 from workloads.spmd.placing import check_alike, in_host_hands, place
 from workloads.spmd.processes import path_of
 from workloads.spmd.rank_lines import rank_in_lines
-from workloads.spmd.replicated import as_copy, verified
+from workloads.spmd.replicated import as_copy, check_proven, verified
 
 PyTree = Any
 Out = Literal["stack", "replicated"]
@@ -96,21 +96,24 @@ class _Mapped:
             raise TypeError(f"argtypes={argtypes!r}: a sequence with a kind for each argument is needed")
         self.f, self.shards, self.wrap_return, self.out = f, shards, wrap_return, out
         self.name = getattr(f, "__name__", "spmd_map")
+        self.subject = f"results of {self.name} that should be equal on {shards}"
         self.num_args = len(argtypes)
-        names = [*range(self.num_args), *kwargtypes]
-        self.kinds: dict[int | str, Kind] = {
-            name: known_kind(kind) for name, kind in zip(names, [*argtypes, *kwargtypes.values()], strict=True)
+        # Positional arguments are called "0", "1": JAX sorts names, and cannot compare numbers with text.
+        self.kinds: dict[str, Kind] = {
+            str(name): known_kind(kind) for name, kind in [*enumerate(argtypes), *kwargtypes.items()]
         }
-        self.donated = frozenset(donate)
+        self.donated = frozenset(map(str, donate))
         self.pad = uneven == "pad"
         if out not in ("stack", "replicated") or uneven not in ("refuse", "pad"):
             raise ValueError(f"out={out!r}, uneven={uneven!r}: stack or replicated, refuse or pad are known")
-        if unknown := [name for name in donate if self.kinds.get(name, "static") == "static"]:
+        if unknown := [name for name in donate if self.kinds.get(str(name), "static") == "static"]:
             raise ValueError(f"donate={tuple(donate)}: {unknown[0]!r} is no argument that lies on devices")
         if out == "replicated" and wrap_return == "rows":
             raise ValueError("wrap_return='rows' merges the rows of shards; out='replicated' has one result")
-        if self.pad and not _takes_mask(f):
-            raise ValueError("uneven='pad': the function must take `mask`, or padded rows would count as data")
+        if self.pad and not (_takes_mask(f) and "shard" in self.kinds.values()):
+            raise ValueError(
+                "uneven='pad': the function must take `mask`, or padded rows would count, and a 'shard' argument"
+            )
         self.program = functools.lru_cache(MOST_PROGRAMS)(self._program)
 
     def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
@@ -118,13 +121,11 @@ class _Mapped:
         static = {name: value for name, value in values.items() if self.kinds[name] == "static"}
         arrays = {name: value for name, value in values.items() if name not in static}
         for name, value in arrays.items():
-            check_argument(repr(name), self.kinds[name], value, self.shards)
+            check_argument(name, self.kinds[name], value, self.shards)
         batches = {name: value for name, value in arrays.items() if self.kinds[name] == "shard"}
-        count = rows.count_rows({repr(name): batch for name, batch in batches.items()}, self.shards, pad=self.pad)
+        count = rows.count_rows(batches, self.shards, pad=self.pad)
         if count is not None:
             arrays |= {name: rows.pad_rows(batch, rows.padded(count, self.shards)) for name, batch in batches.items()}
-        elif self.pad and batches:
-            count = jnp.shape(jax.tree.leaves(batches)[0])[0]
         traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arrays))
         arrays = self._place(arrays)
         result = self._run(static, count, arrays, proven=traced)
@@ -132,7 +133,7 @@ class _Mapped:
             return rows.merge_rows(result, count)
         return result if self.wrap_return is None else self.wrap_return(result)
 
-    def _run(self, static: dict[int | str, Any], count: int | None, arrays: dict[int | str, Any], proven: bool) -> Any:
+    def _run(self, static: dict[str, Any], count: int | None, arrays: dict[str, Any], proven: bool) -> Any:
         key = tuple((name, type(value), value) for name, value in static.items())  # 1, 1.0 and True are equal
         try:
             hash(key)
@@ -145,19 +146,19 @@ class _Mapped:
             return result
         if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(result)):  # under `jit`, with constant arguments
             return self.program(key, count, True)(kept, given)
-        return verified(result, self.shards.mesh, f"results of {self.name} that should be equal on {self.shards}")
+        return verified(result, self.shards.mesh, self.subject)
 
-    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int | str, Any]:
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         if len(args) != self.num_args:
             raise TypeError(f"argtypes names {self.num_args} positional arguments, the call has {len(args)}")
         for name in kwargs:
             if name not in self.kinds:
                 raise TypeError(f"kwargtypes has no kind for the keyword argument {name!r}")
-        return dict(enumerate(args)) | kwargs
+        return {str(number): value for number, value in enumerate(args)} | kwargs
 
-    def _place(self, arrays: dict[int | str, PyTree]) -> dict[int | str, PyTree]:
+    def _place(self, arrays: dict[str, PyTree]) -> dict[str, PyTree]:
         """Host memory to devices; numbers of Python's and what is being traced stay what they are."""
-        leaves = jax.tree_util.tree_leaves_with_path({str(name): value for name, value in arrays.items()})
+        leaves = jax.tree_util.tree_leaves_with_path(arrays)
         held = {path_of(keys): leaf for keys, leaf in leaves if not isinstance(leaf, Tracer) and in_host_hands(leaf)}
         check_alike(held, f"arguments of {self.name} that every host should hold alike")
         placed = {}
@@ -171,25 +172,27 @@ class _Mapped:
         """The compiled function of (arguments to keep, arguments to donate).
 
         Args:
-            count: rows before padding; None if the function wants no mask.
+            count: rows before padding; None if the function is given no mask.
             proven: whether that results are equal is to be proven by types, not compared.
         """
-        shards, everywhere = self.shards, self.shards.mesh.axis_names
+        shards, everywhere, subject = self.shards, self.shards.mesh.axis_names, self.subject
 
-        def one_shard(arrays: dict[int | str, PyTree], mask: jax.Array | None) -> PyTree:
+        def one_shard(arrays: dict[str, PyTree], mask: jax.Array | None) -> PyTree:
             seen = {name: seen_by_shard(self.kinds[name], value, shards) for name, value in arrays.items()}
             seen |= {name: value for name, _, value in static}
-            named = {name: value for name, value in seen.items() if isinstance(name, str)}
-            named |= {} if mask is None else {"mask": mask}
+            seen |= {} if mask is None else {"mask": mask}
+            positional = [seen.pop(str(number)) for number in range(self.num_args)]
             with rank_in_lines():
-                result = self.f(*(seen[number] for number in range(self.num_args)), **named)
+                result = self.f(*positional, **seen)
             if self.out == "stack":
                 return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], result)
-            return result if proven else jax.tree.map(lambda leaf: as_copy(jnp.asarray(leaf), everywhere), result)
+            if proven:
+                return check_proven(jax.tree.map(jnp.asarray, result), subject)
+            return jax.tree.map(lambda leaf: as_copy(jnp.asarray(leaf), everywhere), result)
 
         out_spec = shards.spec if self.out == "stack" else PartitionSpec() if proven else PartitionSpec(everywhere)
 
-        def run(kept: dict[int | str, PyTree], given: dict[int | str, PyTree]) -> PyTree:
+        def run(kept: dict[str, PyTree], given: dict[str, PyTree]) -> PyTree:
             arrays = kept | given
             mask = None if count is None else jnp.arange(rows.padded(count, shards)) < count
             specs = {name: spec_of(self.kinds[name], shards) for name in arrays}

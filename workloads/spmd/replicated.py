@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from workloads.spmd.processes import checker
+from workloads.spmd.processes import checker, path_of
 
 PyTree = Any
 
@@ -31,6 +31,22 @@ def as_copy(leaf: jax.Array, axes: tuple[str, ...]) -> Copy:
     unvaried = tuple(name for name in axes if name not in jax.typeof(leaf).manual_axis_type.varying)
     varying = jax.lax.pcast(leaf, unvaried, to="varying") if unvaried else leaf
     return Copy(varying[None] if leaf.ndim == 0 else varying, leaf.ndim == 0)
+
+
+def check_proven(tree: PyTree, subject: str) -> PyTree:
+    """The tree, if JAX can tell from its types that it is equal on all shards; called where each shard is computed.
+
+    Raises:
+        ValueError: naming the leaf that may differ, and what to do.
+    """
+    for keys, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if varying := jax.typeof(leaf).manual_axis_type.varying:
+            raise ValueError(
+                f"{subject} may differ in {path_of(keys)}: it varies over {', '.join(sorted(map(str, varying)))}. "
+                "Under jit, grad and the like there are no bits to compare, so it must be reduced, by jax.lax.psum or "
+                "pmean; called by itself the function is compared bit by bit"
+            )
+    return tree
 
 
 def verified(tree: PyTree, mesh: Mesh, subject: str) -> PyTree:

@@ -14,34 +14,35 @@ PyTree = Any
 
 
 def count_rows(batches: Mapping[str, PyTree], shards: Shards, *, pad: bool) -> int | None:
-    """Rows of a batch that has to be padded; None if everything divides.
+    """Rows of the batch, if it may be padded and the function is therefore told which rows count; else None.
 
     Args:
         batches: the arguments that are cut, by name.
-        pad: whether that is allowed.
+        pad: whether they may be padded.
 
     Raises:
-        ValueError: rows that do not divide, or, if they are to be padded, leaves with different numbers of rows.
+        ValueError: rows that do not divide, or, if they may be padded, leaves with different numbers of rows.
     """
     rows = {
         f"argument {name}" + (f", leaf {path_of(keys)}" if keys else ""): jnp.shape(leaf)[0]
         for name, batch in batches.items()
         for keys, leaf in jax.tree_util.tree_leaves_with_path(batch)
     }
-    uneven = [where for where, count in rows.items() if count % shards.count]
-    if not uneven:
-        return None
-    where, count = uneven[0], rows[uneven[0]]
-    if not pad:
-        rest = count % shards.count
-        raise ValueError(
-            f"{where}: {count} rows do not divide over {shards}; leave out {rest}, or add {shards.count - rest}, or "
-            "say uneven='pad', which repeats the last row and tells the function by `mask` which rows count"
-        )
-    if len(set(rows.values())) > 1:
-        other = next(name for name in rows if rows[name] != count)
-        raise ValueError(f"{where} has {count} rows, {other} has {rows[other]}: one mask cannot fit both")
-    return count
+    if pad:
+        if not rows:
+            raise ValueError("uneven='pad': the arguments that are cut have no leaves, so there are no rows")
+        where, count = next(iter(rows.items()))
+        for other, found in rows.items():
+            if found != count:
+                raise ValueError(f"{where} has {count} rows, {other} has {found}: one mask cannot fit both")
+        return count
+    for where, count in rows.items():
+        if rest := count % shards.count:
+            raise ValueError(
+                f"{where}: {count} rows do not divide over {shards}; leave out {rest}, or add {shards.count - rest}, "
+                "or say uneven='pad', which repeats the last row and tells the function by `mask` which rows count"
+            )
+    return None
 
 
 def padded(count: int, shards: Shards) -> int:
@@ -53,8 +54,9 @@ def pad_rows(batch: PyTree, to: int) -> PyTree:
     """Repeats the last row: real data is harmless where zeros would make NaN, whose gradient a mask does not stop."""
 
     def pad(leaf: Any) -> Any:
+        if leaf.shape[0] == to:
+            return leaf
         module = jnp if isinstance(leaf, jax.Array) else np
-        leaf = module.asarray(leaf)
         return module.concatenate([leaf, module.repeat(leaf[-1:], to - leaf.shape[0], axis=0)])
 
     return jax.tree.map(pad, batch)
