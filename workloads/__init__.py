@@ -5,5 +5,5 @@
 - `workloads.layout`: hosts x devices, and mesh shapes that fit them (imports no JAX)
 - `workloads.context`: the small frozen object that `run(config, context)` receives
 - `workloads.result`: what `run` returns
-- `workloads.spmd`: helpers for JAX programs of your own, with the launcher or without
+- `workloads.spmd`: tools for JAX programs of your own, with the launcher or without
 """

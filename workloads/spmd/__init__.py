@@ -1,6 +1,6 @@
-"""SPMD helpers for JAX programs of your own: one process or many, under the launcher or not.
+"""Tools for SPMD programs of your own in JAX: one process or many, under the launcher or not.
 
-Import it as `from workloads import spmd`. It needs JAX and NumPy, and neither Ray nor the launcher.
+Import it as `from workloads import spmd`. It needs JAX, NumPy and psutil, neither Ray nor the launcher.
 
 - `mapping.spmd_map`: a function of one shard, run on all shards of all hosts
 - `placing.shard`: data to the devices of all hosts
