@@ -225,7 +225,7 @@ def making_tasks(num_hosts: int, folder: Path) -> Step:
     spec = record(num_hosts, folder).spec
     environments: list[dict[str, str]] = [{} for _ in range(num_hosts)]
     return lambda: pickle.dumps(
-        tasks_for(spec, 1, "s", environments=environments, devices_per_host=4, own_disk=False, replay=None)
+        tasks_for(spec, 1, "s", environments=environments, devices_per_host=4, own_disk=False, replay=None, secrets={})
     )
 
 
@@ -256,6 +256,7 @@ def judging_machines(num_hosts: int, folder: Path) -> Step:
             host=host, home="/h", address=host, hostname=host, resolves_to=(host,), clock_skew_s=0.0,
             free_bytes=2**40, free_shm_bytes=2**40, writable="", machine="x86_64", system="Linux",
             python={"version": "3.12", "packages": packages}, uv="", environments={}, cluster=None, processes=(),
+            container=None,
         )
         for host in names(num_hosts)
     ]  # fmt: skip

@@ -197,14 +197,12 @@ class Agent:
             earlier.process.kill()
         self.code_digest = task.code_digest
         folder = self.folder / "attempts" / task.attempt_id
-        tls = self._write_certificate(task, folder)  # what may fail comes before there is a process
-        if task.command is None and FOLDER in task.files:
-            await user_folder(self.folder, *task.files[FOLDER])
-        if task.command is None:
-            process, speaks = await self._fork(task.code_digest), True
-        else:
-            environment, code = self._command_environment(), self._code(task.code_digest)
-            process, speaks = await start_command(task, environment, host=self.folder, code=code, folder=folder)
+        tls = self._write_certificate(task, folder)
+        try:
+            process, speaks = await self._start_process(task, folder)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)  # a key that nobody uses
+            raise
         copies = HostCopies(self.keeper, task, self.folder / "storage") if task.own_disk else None
         attempt = HostAttempt(task, process, folder, copies)
         self.attempts[task.attempt_id] = attempt
@@ -216,6 +214,15 @@ class Agent:
         if not speaks:
             keep(attempt.speak())
         return process.pid
+
+    async def _start_process(self, task: RankTask, folder: Path) -> tuple[RankProcess, bool]:
+        """The rank of a task, and whether it tells how it is."""
+        if task.command is not None:
+            environment, code = self._command_environment(), self._code(task.code_digest)
+            return await start_command(task, environment, host=self.folder, code=code, folder=folder)
+        if FOLDER in task.files:
+            await user_folder(self.folder, *task.files[FOLDER])
+        return await self._fork(task.code_digest), True
 
     async def coordinate(self, attempt_id: str, address: str) -> None:
         """Tells the rank where rank 0's coordination service listens."""

@@ -21,6 +21,7 @@ from workloads.storage.manifest import MANIFEST
 
 PyTree = Any
 
+DAMAGED_BYTES = 16
 OOM_SPARE_BYTES = 256 * 2**20
 AGENT, RAYLET, HOLDER = 1, 2, 3  # generations above the template, which is this process's parent
 
@@ -130,7 +131,10 @@ class Injector:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
 
     def _damage_newest_checkpoint(self) -> None:
-        """Flips one bit in the largest file of the newest step here, if there is one; then kills this process."""
+        """Flips bits in the largest file of the newest step here, if there is one; then kills this process.
+
+        Several, because one in five bytes of such a file carries nothing: a single flip there would harm nobody.
+        """
         steps = sorted(Path(self._storage).glob("step_*"))
         if not self._own_disk:  # where a step has its manifest only after a restore
             steps = [step for step in steps if (step / MANIFEST).exists()]
@@ -138,7 +142,8 @@ class Injector:
             files = [path for path in steps[-1].rglob("*") if path.is_file()]
             largest = max(files, key=lambda path: path.stat().st_size)
             data = bytearray(largest.read_bytes())
-            data[random.randrange(len(data))] ^= 1 << random.randrange(8)
+            for place in random.sample(range(len(data)), min(DAMAGED_BYTES, len(data))):
+                data[place] ^= 1 << random.randrange(8)
             largest.write_bytes(data)
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -216,12 +216,14 @@ def test_what_cannot_be_is_refused_before_anything_starts(user: Cli, arguments: 
 
 def test_a_program_that_is_not_there_is_named(user: Cli) -> None:
     assert "no-such-program" in user("run", "--", "no-such-program", code=1)
+    hosts = [Path(host["folder"]) for host in user.record("shared")["hosts"]]
+    assert not [path for host in hosts for path in host.glob("attempts/*/tls/*.pem")]  # of an attempt that never ran
 
 
 def test_a_run_can_be_resumed_from_another_folder(user: Cli) -> None:
     write(user, "once.py", "import os; print('attempt', os.environ['SPMD_LAUNCH_ATTEMPT'])")
-    user("run", "--name", "again", "--", "python", "once.py")
-    out = Cli(user.home)("submit", "--resume", "again")
+    user("run", "--name", "run-twice", "--", "python", "once.py")
+    out = Cli(user.home)("submit", "--resume", "run-twice")
     assert "attempt 2" in out
 
 
