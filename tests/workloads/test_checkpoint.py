@@ -242,6 +242,31 @@ def test_what_may_go_when_a_step_is_committed(
 # --- a full disk, a fence, a diverged copy
 
 
+class FailsWhileCopying:
+    """An Orbax that raises before its first write is under way."""
+
+    def __init__(self, words: str):
+        self.words = words
+
+    async def async_save(self, *_: Any, **__: Any) -> None:
+        raise ValueError(self.words)
+
+
+def test_a_disk_that_is_full_while_the_state_is_copied_costs_the_step(
+    context: Context, events: list[dict[str, Any]]
+) -> None:
+    saver = checkpoint.Saver(context)
+    saver._handler = FailsWhileCopying("OUT_OF_RANGE: Failed to write 172 bytes: File too large [os_error_code='27']")
+    saver.save(1, _state(), {})
+    saver.wait()
+    (failed,) = [event for event in events if event["type"] == "checkpoint-failed"]
+    assert "File too large" in failed["why"] and failed["last_good"] is None
+    other = checkpoint.Saver(context)
+    other._handler = FailsWhileCopying("this tree cannot be saved")
+    with pytest.raises(ValueError, match="cannot be saved"):
+        other.save(2, _state(), {})
+
+
 @pytest.mark.parametrize("full_on", [[0], [1]])
 def test_full_disk_on_one_host_costs_one_step_on_all(tmp_path: Path, full_on: list[int]) -> None:
     arguments = {"num_hosts": 2, "devices_per_host": 2, "folder": tmp_path, "full_on": full_on}

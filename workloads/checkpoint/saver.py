@@ -37,8 +37,7 @@ PyTree = Any
 
 SAVE_TIMEOUT_S = 1200.0
 
-# What a write that fails raises: TensorStore reports a full disk as a ValueError. (A tree that cannot be saved is
-# refused while it is being copied, where only OSError counts as the storage's fault.)
+# What a write that fails raises: TensorStore reports a full disk as a ValueError.
 _WRITE_ERRORS = (OSError, ValueError)
 
 
@@ -168,7 +167,9 @@ class Saver:
             saving = self._handler.async_save(folder / STATE, args=ocp.args.StandardSave(plain))
             # In the thread: here a notebook's event loop may be running.
             written = self._thread.submit(asyncio.run, saving).result(SAVE_TIMEOUT_S) or []
-        except OSError as error:
+        except _WRITE_ERRORS as error:
+            if not _is_of_the_disk(error):
+                raise  # the tree cannot be saved, on whatever disk
             problem = _words(error)
         return _Save(
             step=step,
@@ -286,6 +287,11 @@ def make_handler() -> ocp.StandardCheckpointHandler:
 
     processes = ocp.options.MultiprocessingOptions(primary_host=0)
     return ocp.StandardCheckpointHandler(multiprocessing_options=processes)
+
+
+def _is_of_the_disk(error: OSError | ValueError) -> bool:
+    """Whether the storage is at fault: TensorStore, which may write while the state is copied, says so in words."""
+    return isinstance(error, OSError) or "os_error_code" in str(error)
 
 
 def _by_rank(heard: Sequence[dict[str, Any]], what: str) -> str:
