@@ -33,7 +33,8 @@ class Code:
 
     def place(self, cluster: Path) -> None:
         """Unpacks it, and keeps the archive for the hosts that will want it."""
-        cluster.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for folder in (cluster.parent.parent, cluster):  # each by itself: parents that are made are open to all
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (cluster / "blobs").mkdir(exist_ok=True)
         (cluster / "blobs" / self.digest).write_bytes(self.archive)
         target = self.folder(cluster)

@@ -95,3 +95,5 @@ def test_nothing_is_written_outside_the_one_folder(lab: Lab) -> None:
     for host in lab.hosts.hosts.values():
         written = host.run(["find", "/root", "-newer", BEFORE_UP, "-type", "f", "-not", "-path", "*/.spmd-launch/*"])
         assert not [line for line in written.stdout.splitlines() if "/.ssh/" not in line], written.stdout
+        folder = host.path(f"/root/.spmd-launch/hosts/{host.address}")
+        assert folder.stat().st_mode & 0o777 == 0o700  # another user of the host reads nothing of it
