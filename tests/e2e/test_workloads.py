@@ -64,6 +64,7 @@ def test_matrix_factorization(cli: Cli, cluster: str) -> None:
     assert result["integrity"]["bytes_single_copy"] > 0  # the user factors, sharded
 
 
+@pytest.mark.slow  # test_transformer_on_the_standard_library has the same path
 def test_transformer_on_shakespeare(cli: Cli, cluster: str) -> None:
     data = data_folder() / "tinyshakespeare.txt"
     if not data.exists():

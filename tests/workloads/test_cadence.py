@@ -102,6 +102,7 @@ def test_nothing_is_due_while_one_is_written_in_the_background() -> None:
     assert cadence.due(40, 100)
 
 
+@pytest.mark.slow
 def test_two_ranks_with_different_clocks_decide_alike() -> None:
     first, second = run_ranks(f"{PROGRAMS}:due", num_hosts=2, devices_per_host=2, share=0.05)
     assert first == second

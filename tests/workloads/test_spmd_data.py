@@ -6,7 +6,7 @@ import pytest
 
 from tests.ranks import run_ranks
 
-LAYOUTS = [(1, 8), (2, 4), (4, 2)]
+LAYOUTS = [(1, 8), (2, 4), pytest.param(4, 2, marks=pytest.mark.slow)]
 
 
 def _run(name: str, num_hosts: int, devices_per_host: int) -> list[dict[str, Any]]:
