@@ -33,8 +33,7 @@ class Code:
 
     def place(self, cluster: Path) -> None:
         """Unpacks it, and keeps the archive for the hosts that will want it."""
-        for folder in (cluster.parent.parent, cluster):  # each by itself: parents that are made are open to all
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        cluster.mkdir(parents=True, exist_ok=True, mode=0o700)
         (cluster / "blobs").mkdir(exist_ok=True)
         (cluster / "blobs" / self.digest).write_bytes(self.archive)
         target = self.folder(cluster)
@@ -61,6 +60,8 @@ def main() -> None:
     header = json.loads(_read_line())
     cluster = Path(header["home"]) / "clusters" / header["cluster"]
     code = Code(header["digest"], _read(header["num_bytes"]))
+    Path(header["home"]).mkdir(parents=True, exist_ok=True)
+    Path(header["home"]).chmod(0o700)  # whoever has made it: parents that `mkdir` makes are open to all
     code.place(cluster)
     own = {"PYTHONPATH": str(code.folder(cluster)), "SPMD_LAUNCH_HOME": header["home"]}
     environment = os.environ | header["environment"] | own
