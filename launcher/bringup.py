@@ -14,12 +14,13 @@ from cluster.record import Cluster, cluster_folder, cluster_names, load_spec, sa
 from cluster.slices import slice_problems
 from cluster.spec import ClusterSpec
 from launcher.attempt import HostFacts
-from launcher.code_copy import CodeFile, digest_code, pack, read_code, source_root
+from launcher.code_copy import CodeFile, read_code, source_root
 from launcher.errors import FailureError, UserError
 from launcher.job_folder import all_jobs, jobs_folder, settle_lost_jobs
 from launcher.parity import Difference, compare
 from launcher.protocol import Connection
 from launcher.record_copy import refresh
+from launcher.sending import packed
 from launcher.starter import Starter
 from launcher.version_skew import digest_launcher, require_same_launcher
 
@@ -98,7 +99,7 @@ def down(name: str, *, force: bool, say: Say, purge: bool = False) -> list[str]:
     files = read_code(source_root())
     spec = load_spec(name)
     with contextlib.closing(provider_for(spec)) as provider:
-        left = _delete(provider, name, _packed(files), "the cluster went down while the job ran", purge=purge)
+        left = _delete(provider, name, packed(files), "the cluster went down while the job ran", purge=purge)
     if name in cluster_names():  # some host could not be reached
         if not force:
             what = f"cluster {name!r} is not down everywhere; again when all can be reached, or --force:"
@@ -167,7 +168,7 @@ def _require_free_name(spec: ClusterSpec) -> None:
 def _bring_up(
     provider: Provider, spec: ClusterSpec, files: Sequence[CodeFile], say: Say
 ) -> tuple[Cluster, list[HostFacts], list[Difference]]:
-    code = _packed(files)
+    code = packed(files)
     if spec.name in cluster_names():
         say(f"cleaning up what an earlier cluster {spec.name!r} left")
         left = _delete(provider, spec.name, code, "the cluster died while the job ran")
@@ -209,10 +210,6 @@ def _require_alike(spec: ClusterSpec, differences: Sequence[Difference]) -> None
             f"cluster {spec.name!r}: its hosts differ, so nothing was left running:\n"
             + "\n".join(f"  {difference}" for difference in serious)
         )
-
-
-def _packed(files: Sequence[CodeFile]) -> Code:
-    return Code(digest_code(list(files)), pack(list(files)))
 
 
 def _delete(provider: Provider, name: str, code: Code, why: str, *, purge: bool = False) -> list[str]:

@@ -90,10 +90,9 @@ class Executed:
 
 async def execute(words: Sequence[str], environment: Mapping[str, str], work: Path, timeout_s: float) -> Executed:
     """Runs a command to its end, and ends it with all its children after `timeout_s`."""
-    program = sys.executable if is_python(words[0]) and "/" not in words[0] else words[0]
     try:
         process = await asyncio.create_subprocess_exec(
-            program, *words[1:], env=dict(environment), cwd=work, stdin=asyncio.subprocess.DEVNULL,
+            _program(words[0]), *words[1:], env=dict(environment), cwd=work, stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
     except OSError as error:
@@ -130,12 +129,16 @@ def rank_words(words: Sequence[str], code: Path) -> tuple[list[str], bool]:
 
     `python` without a path is the interpreter that the cluster's hosts have for JAX.
     """
-    program = sys.executable if is_python(words[0]) and "/" not in words[0] else words[0]
+    program = _program(words[0])
     split = interpreter_words(words) if is_python(words[0]) else None
     if split is None:
         return [program, *words[1:]], False
     (_, *options), script = split
     return [program, *options, str(code / BOOTSTRAP), *script], True
+
+
+def _program(word: str) -> str:
+    return sys.executable if is_python(word) and "/" not in word else word
 
 
 def attempt_variables(task: RankTask, output: Path, storage: str) -> dict[str, str]:

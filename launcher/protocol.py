@@ -14,6 +14,7 @@ from launcher.errors import FailureError, UserError
 
 MAX_LINE = 64 * 2**20
 CONNECT_TIMEOUT_S = 10.0
+CLIENT_TIMEOUT_S = 120.0
 
 Message = dict[str, Any]
 
@@ -39,7 +40,7 @@ class Connection:
         FailureError: nobody listens.
     """
 
-    def __init__(self, path: Path, timeout_s: float | None = 120.0):
+    def __init__(self, path: Path, timeout_s: float | None = CLIENT_TIMEOUT_S):
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.settimeout(CONNECT_TIMEOUT_S)
         try:

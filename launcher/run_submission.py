@@ -1,20 +1,16 @@
 """From `run -- python train.py` to a queued job."""
 
-import dataclasses
-import datetime
 import re
-import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher.code_copy import digest_code, pack, read_code, source_root
+from launcher.choose import choose_cluster, choose_layout, choose_name
 from launcher.command import WORKLOAD, Command
 from launcher.errors import UserError
-from launcher.job import JobOptions, JobSpec
-from launcher.submission import Prepared, choose_cluster, choose_layout, choose_name, secret_values
-from launcher.user_submission import pack_user_folder
-from launcher.version_skew import require_same_launcher
-from workloads.versions import versions
+from launcher.job import JobOptions
+from launcher.sending import our_code
+from launcher.submission import Prepared, new_spec, secret_values
+from launcher.user_submission import Inputs, pack_user_folder
 
 OURS = ("SPMD_LAUNCH_", "RAY_")
 
@@ -46,24 +42,11 @@ def prepare_run(
     job_name = choose_name(name, WORKLOAD)
     command = parse_command(words, env)
     values = secret_values(command.secrets)
-    code = read_code(source_root())
-    require_same_launcher(cluster, code)
+    code = our_code(cluster)
     files, paths = pack_user_folder(folder)
-    spec = JobSpec(
-        name=job_name,
-        job_id=secrets.token_hex(6),
-        workload=WORKLOAD,
-        settings={},
-        config={},
-        num_hosts=layout.num_hosts,
-        code_digest=digest_code(code),
-        files=files,
-        versions=versions(),
-        submitted=datetime.datetime.now().astimezone().isoformat(timespec="milliseconds"),
-        command=command,
-        **dataclasses.asdict(options),
-    )
-    return Prepared(cluster, spec, pack(code), paths, secrets=values)
+    inputs = Inputs(config={}, settings={}, files=files, paths=paths)
+    spec = new_spec(job_name, WORKLOAD, inputs, layout, code, options, command=command)
+    return Prepared(cluster, spec, code, paths, secrets=values)
 
 
 def parse_command(words: Sequence[str], env: Sequence[str]) -> Command:

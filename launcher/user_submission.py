@@ -1,22 +1,44 @@
 """What is different for a workload of the user's: their folder travels, and a host looks at their module."""
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cluster.place_code import Code
 from cluster.record import Cluster
+from launcher.choose import choose_cluster, choose_layout
 from launcher.command import FOLDER
 from launcher.errors import UserError
 from launcher.job import InputFile
-from launcher.protocol import Connection
+from launcher.protocol import Message
+from launcher.sending import ask_with_bytes, our_code
 from launcher.temporary import sha256_of, temporary_folder
 from launcher.user_folder import NAME, pack_folder
 from workloads.layout import Layout
-from workloads.user import Target
+from workloads.params import ParamInfo
+from workloads.user import Target, parse_target
 
 INSPECTION_TIMEOUT_S = 180.0
 Packed = tuple[Mapping[str, InputFile], Mapping[str, Path]]  # input files by parameter, their paths by sha256
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What a job is given.
+
+    Attributes:
+        config: every parameter with its value.
+        settings: `{parameter: text}` as given, without files.
+        files: that are shipped, by the parameter that names them; the user's folder too.
+        paths: where they are here, by sha256.
+    """
+
+    config: Mapping[str, Any]
+    settings: Mapping[str, str]
+    files: Mapping[str, InputFile]
+    paths: Mapping[str, Path]
 
 
 def pack_user_folder(folder: Path) -> Packed:
@@ -45,45 +67,59 @@ def default_name(target: Target) -> str:
     return re.sub(r"[^a-z0-9]+", "-", target.stem.lower()).strip("-")[:40] or "workload"
 
 
-def inspect(
-    cluster: Cluster,
-    workload: str,
-    settings: Mapping[str, str] | None,
-    layout: Layout,
-    *,
-    folder: InputFile,
-    code_digest: str,
-    blobs: Mapping[str, bytes],
-) -> dict[str, Any]:
-    """Has a host import the workload: its parameters, and the config that the settings make.
+def look_at_user_workload(workload: str, cluster_name: str | None) -> list[ParamInfo]:
+    """The parameters of a workload of the user's, which a host imports.
+
+    Args:
+        workload: as `./my_file.py:run`, relative to the folder one is in.
+        cluster_name: None: the only cluster that is up.
+
+    Raises:
+        UserError: there is no such function, or its module cannot be imported.
+    """
+    target, cluster = parse_target(workload), choose_cluster(cluster_name)
+    assert target is not None
+    require_file(target, Path.cwd())
+    code = our_code(cluster)
+    seen = _inspect(cluster, workload, None, choose_layout(cluster, None), pack_user_folder(Path.cwd()), code)
+    return [ParamInfo(**{**param, "choices": tuple(param["choices"])}) for param in seen["params"]]
+
+
+def user_inputs(
+    cluster: Cluster, workload: str, settings: Mapping[str, str], layout: Layout, folder: Packed, code: Code
+) -> Inputs:
+    """What a workload of the user's is given: a host imports it and answers for its parameters; nothing of it is here.
 
     Args:
         cluster: that is up.
         workload: as submitted.
-        settings: `{parameter: text}`; None: only the parameters are asked for.
+        settings: `{parameter: text}`.
         layout: that the config must fit.
-        folder: of the user, packed.
-        code_digest: of our packages.
-        blobs: bytes by digest, sent where the cluster lacks them.
+        folder: of the user.
+        code: of our packages.
 
     Raises:
         UserError: what is wrong with it.
     """
+    seen = _inspect(cluster, workload, settings, layout, folder, code)
+    return Inputs(config=seen["config"], settings=dict(settings), files=folder[0], paths=folder[1])
+
+
+def _inspect(
+    cluster: Cluster, workload: str, settings: Mapping[str, str] | None, layout: Layout, folder: Packed, code: Code
+) -> Message:
+    """Has a host import the workload: its parameters, and the config that the settings make, if there are any."""
+    files, paths = folder
     request = {
         "op": "inspect",
         "workload": workload,
         "settings": None if settings is None else dict(settings),
         "num_hosts": layout.num_hosts,
         "devices_per_host": layout.devices_per_host,
-        "folder": [folder.sha256, folder.name],
-        "code": code_digest,
+        "folder": [files[FOLDER].sha256, files[FOLDER].name],
+        "code": code.digest,
     }
-    with Connection(cluster.socket, timeout_s=INSPECTION_TIMEOUT_S) as connection:
-        answer = connection.ask(request)
-        for digest in answer.get("missing", ()):
-            connection.ask({"op": "blob", "digest": digest, "is_file": digest == folder.sha256}, blobs[digest])
-        if "missing" in answer:
-            answer = connection.ask(request)
+    answer = ask_with_bytes(cluster, request, code, paths, INSPECTION_TIMEOUT_S)
     if "refused" in answer:
         raise UserError(answer["refused"])
-    return dict(answer)
+    return answer

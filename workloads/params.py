@@ -90,7 +90,10 @@ def param(
 
 def _rules(field: dataclasses.Field[Any]) -> Mapping[str, Any]:
     """What a field declares; a plain field of a user's config declares nothing."""
-    return {**param(None, "").metadata, **field.metadata}
+    return {**_NO_RULES, **field.metadata}
+
+
+_NO_RULES: Mapping[str, Any] = param(None, "").metadata
 
 
 def nearest(name: str, allowed: Iterable[str], aliases: Mapping[str, str] = COMMON_ALIASES) -> str:

@@ -4,10 +4,10 @@ import sys
 
 import click
 
+from launcher.choose import choose_cluster
 from launcher.cli.console import show_json
 from launcher.errors import UserError
 from launcher.protocol import Connection
-from launcher.submission import choose_cluster
 
 ANSWER_S = 30.0  # beyond the command's own time
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from launcher.cli.job_options import max_failures_option, max_preemptions_option, no_program_barrier_option
 from launcher.cli.submit import announce
 from launcher.job import JobOptions
 
@@ -18,21 +19,9 @@ from launcher.job import JobOptions
 @click.option(
     "--env", multiple=True, metavar="KEY[=VALUE]", help="A variable; without VALUE that of here, put on no record."
 )
-@click.option(
-    "--max-failures",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="Restarts after failures; a script goes on from where it has saved.",
-)
-@click.option(
-    "--max-preemptions",
-    type=click.IntRange(0),
-    default=JobOptions.max_preemptions,
-    show_default=True,
-    help="Restarts after lost hosts.",
-)
-@click.option("--no-program-barrier", is_flag=True, help="Do not compare the ranks' programs before they run.")
+@max_failures_option(0, "Restarts after failures; a script goes on from where it has saved.")
+@max_preemptions_option
+@no_program_barrier_option
 @click.option("--detach", is_flag=True, help="Do not wait for the job.")
 @click.option("--no-wait", is_flag=True, help="Refuse instead of queueing if hosts are not free.")
 @click.option("--json", "as_json", is_flag=True, help="Print the job's end as JSON.")

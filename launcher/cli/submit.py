@@ -8,6 +8,7 @@ import click
 
 from cluster.record import Cluster
 from launcher.cli.console import next_commands, show_json
+from launcher.cli.job_options import max_failures_option, max_preemptions_option, no_program_barrier_option
 from launcher.errors import UserError
 from launcher.job import JobOptions
 
@@ -39,20 +40,8 @@ if TYPE_CHECKING:
     metavar="N",
     help="Steps between replica checks; 0: by cost.",
 )
-@click.option(
-    "--max-failures",
-    type=click.IntRange(0),
-    default=JobOptions.max_failures,
-    show_default=True,
-    help="Restarts after failures.",
-)
-@click.option(
-    "--max-preemptions",
-    type=click.IntRange(0),
-    default=JobOptions.max_preemptions,
-    show_default=True,
-    help="Restarts after lost hosts.",
-)
+@max_failures_option(JobOptions.max_failures)
+@max_preemptions_option
 @click.option(
     "--on-divergence",
     type=click.Choice(["restore", "replay", "stop"]),
@@ -61,7 +50,7 @@ if TYPE_CHECKING:
     help="When copies of an array differ: go back to the last good checkpoint; there, also compute the step again to "
     "tell which of two copies was wrong; or end.",
 )
-@click.option("--no-program-barrier", is_flag=True, help="Do not compare the ranks' programs before they run.")
+@no_program_barrier_option
 @click.option(
     "--watch-launches",
     is_flag=True,

@@ -48,6 +48,6 @@ def _shipped_workload(name: str) -> tuple[str, list[ParamInfo]]:
 
 
 def _user_workload(name: str, cluster: str | None) -> tuple[str, list[ParamInfo]]:
-    from launcher.submission import look_at_user_workload
+    from launcher.user_submission import look_at_user_workload
 
     return "a workload of yours", look_at_user_workload(name, cluster)

@@ -110,21 +110,16 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
 
 def rendezvous(assignment: Message, control: Control) -> None:
     """Rank 0 serves and publishes; every other rank waits for the address, then joins."""
-    from launcher.rank.gloo_address import bind_gloo
-    from launcher.rank.mutual_tls import why_unsupported
-    from launcher.rank.rendezvous import join, serve
+    from launcher.rank.mutual_tls import coordinator_event
+    from launcher.rank.rendezvous import guard_channels, join, serve
 
-    for channel, why in (("coordination service", why_unsupported()), ("gloo", bind_gloo(assignment["address"]))):
-        if why and assignment["rank"] == 0 and assignment["attempt"] == 1:  # alike on all ranks: once is enough
-            control.send({"type": "unguarded", "channel": channel, "why": why})
+    guard_channels(assignment, control.send)
     if assignment["rank"] == 0:
         serve(
             assignment["address"],
             assignment["num_ranks"],
             assignment["tls"],
-            lambda address: control.send(
-                {"type": "coordinator", "address": address, "mutual_tls": not why_unsupported()}
-            ),
+            lambda address: control.send(coordinator_event(address)),
         )
     else:
         message = control.receive()

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 
@@ -14,6 +15,11 @@ def why_unsupported() -> str:
     known = inspect.signature(jax.distributed.initialize).parameters
     missing = [option for option in OPTIONS if option not in known]
     return f"JAX {jax.__version__} has no mutual TLS ({', '.join(missing)})" if missing else ""
+
+
+def coordinator_event(address: str) -> dict[str, Any]:
+    """What rank 0 tells when its coordination service listens."""
+    return {"type": "coordinator", "address": address, "mutual_tls": not why_unsupported()}
 
 
 def mutual_tls_options(files: Mapping[str, str]) -> dict[str, str]:

@@ -5,15 +5,29 @@ somebody else has taken never finds its peers.
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 
 from launcher.rank.coordinator_port import announced
-from launcher.rank.mutual_tls import mutual_tls_options
+from launcher.rank.gloo_address import bind_gloo
+from launcher.rank.mutual_tls import mutual_tls_options, why_unsupported
 
 INITIALIZATION_TIMEOUT_S = 120
 HEARTBEAT_TIMEOUT_S = 30
 SHUTDOWN_TIMEOUT_S = 300
+
+
+def guard_channels(assignment: Mapping[str, Any], send: Callable[[dict[str, Any]], None]) -> None:
+    """Binds gloo to this host's address; tells what this JAX leaves unguarded. Call it before JAX makes its backend.
+
+    Args:
+        assignment: of this rank.
+        send: to the agent.
+    """
+    for channel, why in (("coordination service", why_unsupported()), ("gloo", bind_gloo(assignment["address"]))):
+        if why and assignment["rank"] == 0 and assignment["attempt"] == 1:  # alike on all ranks: once is enough
+            send({"type": "unguarded", "channel": channel, "why": why})
 
 
 def serve(host_address: str, num_ranks: int, tls: Mapping[str, str], publish: Callable[[str], None]) -> None:

@@ -129,23 +129,20 @@ class ScriptRank:
 
     def _initialize(self, initialize: Callable[[Message], None], given: Message) -> None:
         """A bare call: the service binds this host's address alone, and its peers show certificates."""
-        from launcher.rank.gloo_address import bind_gloo
-        from launcher.rank.mutual_tls import mutual_tls_options, why_unsupported
+        from launcher.rank.mutual_tls import coordinator_event, mutual_tls_options
+        from launcher.rank.rendezvous import guard_channels
 
         own = self._assignment
         more: Message = dict(mutual_tls_options(own["tls"]))
         if given.get("initialization_timeout", JAX_TIMEOUT_S) == JAX_TIMEOUT_S:
             more["initialization_timeout"] = INITIALIZATION_TIMEOUT_S
-        unguarded = bind_gloo(own["address"])
+        guard_channels(own, self._control.send)
         if own["rank"] > 0:
             initialize(more)
             return
-        for channel, why in (("coordination service", why_unsupported()), ("gloo", unguarded)):
-            if why and own["attempt"] == 1:
-                self._control.send({"type": "unguarded", "channel": channel, "why": why})
 
         def publish(address: str) -> None:
-            self._control.send({"type": "coordinator", "address": address, "mutual_tls": not why_unsupported()})
+            self._control.send(coordinator_event(address))
 
         try:
             with announced(own["address"], publish) as self._address:

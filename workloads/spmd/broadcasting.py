@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from workloads.spmd.gathering import CHUNK_BYTES, LEAST_PIECE_BYTES
-from workloads.spmd.processes import exchange, path_of
+from workloads.spmd.processes import first_difference, path_of
 from workloads.spmd.stream import ALIGNMENT, Block, Row, read_from
 from workloads.spmd.transport import read, start_broadcast
 
@@ -45,7 +45,9 @@ def broadcast(tree: PyTree, root: int = 0, *, chunk_bytes: int = CHUNK_BYTES) ->
         if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
             raise ValueError(f"broadcast: {path} is one array over several hosts already")
     arrays = [_host_array(leaf) for leaf in leaves]
-    _check_structure({path: _describe(leaf, array) for path, leaf, array in zip(paths, leaves, arrays, strict=True)})
+    kinds = {path: _describe(leaf, array) for path, leaf, array in zip(paths, leaves, arrays, strict=True)}
+    if differs := first_difference("broadcast", kinds):
+        raise ValueError(f"broadcast: trees of the hosts must be alike; {differs[0]} is {differs[1]}")
     row = Row(
         Block(leaf=number, bounds=tuple((0, size) for size in array.shape), dtype=array.dtype)
         for number, array in enumerate(arrays)
@@ -83,16 +85,3 @@ def _like(leaf: Any, whole: np.ndarray) -> Any:
 
 def _describe(leaf: Any, array: np.ndarray) -> str:
     return f"{getattr(leaf, 'dtype', array.dtype)}{list(np.shape(leaf))}"
-
-
-def _check_structure(mine: dict[str, str]) -> None:
-    """
-    Raises:
-        ValueError: naming leaf and ranks that differ.
-    """
-    posts = exchange().all_gather("broadcast", mine)
-    for path in dict.fromkeys(path for post in posts for path in post):
-        found = [post.get(path, "absent") for post in posts]
-        if len(set(found)) > 1:
-            listed = ", ".join(f"{part} on rank {rank}" for rank, part in enumerate(found))
-            raise ValueError(f"broadcast: trees of the hosts must be alike; {path} is {listed}")

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from workloads.spmd.processes import checker, exchange, path_of
+from workloads.spmd.processes import checker, first_difference, path_of
 
 PyTree = Any
 
@@ -112,12 +112,9 @@ def _as_keys(data: jax.Array, like: jax.Array) -> jax.Array:
 def _check_parts(leaves: dict[str, Any]) -> None:
     """Hosts' parts must be alike in shape and dtype: JAX cuts evenly."""
     parts = {path: f"{jax.dtypes.result_type(leaf)}{list(np.shape(leaf))}" for path, leaf in leaves.items()}
-    posts = exchange().all_gather("shard", parts)
-    for path in dict.fromkeys(path for post in posts for path in post):
-        found = [post.get(path, "absent") for post in posts]
-        if len(set(found)) > 1:
-            listed = ", ".join(f"{part} on rank {rank}" for rank, part in enumerate(found))
-            raise ValueError(f"{path}: parts of the hosts must be equal in shape and dtype, they are {listed}")
+    if differs := first_difference("shard", parts):
+        path, listed = differs
+        raise ValueError(f"{path}: parts of the hosts must be equal in shape and dtype, they are {listed}")
 
 
 def _check_divides(path: str, shape: tuple[int, ...], sharding: NamedSharding) -> None:

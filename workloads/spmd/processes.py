@@ -94,6 +94,24 @@ def _services() -> _Services:
     return _known[1]
 
 
+def first_difference(topic: str, mine: dict[str, str]) -> tuple[str, str] | None:
+    """Compares what every process says of its leaves; all must call.
+
+    Args:
+        topic: of the exchange.
+        mine: by path.
+
+    Returns:
+        The first path of which they say different things, and what which rank says; None if they agree.
+    """
+    posts = exchange().all_gather(topic, mine)
+    for path in dict.fromkeys(path for post in posts for path in post):
+        found = [post.get(path, "absent") for post in posts]
+        if len(set(found)) > 1:
+            return path, ", ".join(f"{part} on rank {rank}" for rank, part in enumerate(found))
+    return None
+
+
 def path_of(keys: tuple[object, ...]) -> str:
     """A leaf's place in its tree, as `params/w`."""
     return jax.tree_util.keystr(keys, simple=True, separator="/") or "(the tree itself)"

@@ -1,0 +1,26 @@
+"""Options that `submit` and `run` have in common."""
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from launcher.job import JobOptions
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def max_failures_option(default: int, words: str = "Restarts after failures.") -> Decorator:
+    return click.option("--max-failures", type=click.IntRange(0), default=default, show_default=True, help=words)
+
+
+max_preemptions_option = click.option(
+    "--max-preemptions",
+    type=click.IntRange(0),
+    default=JobOptions.max_preemptions,
+    show_default=True,
+    help="Restarts after lost hosts.",
+)
+no_program_barrier_option = click.option(
+    "--no-program-barrier", is_flag=True, help="Do not compare the ranks' programs before they run."
+)
