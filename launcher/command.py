@@ -10,6 +10,7 @@ FOLDER = "folder"  # the input file that holds the user's folder
 PHASE = "script"  # what its rank is said to do
 WORKLOAD = "run"  # what such a job has in the place of a workload's name
 PYTHON = re.compile(r"python(3(\.\d+)?)?")
+EXIT_NO_PROGRAM = 127  # as a shell says it
 WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 
@@ -30,6 +31,10 @@ class Command:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Command":
         return cls(**{**value, "words": tuple(value["words"]), "secrets": tuple(value["secrets"])})
+
+
+class NoProgramError(Exception):
+    """A command cannot be started on this host; the message has its first word and why."""
 
 
 def is_python(program: str) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launcher.attempt import RankTask
-from launcher.command import FOLDER, interpreter_words, is_python
+from launcher.command import FOLDER, NoProgramError, interpreter_words, is_python
 from launcher.rank_process import Exit, RankProcess, keep
 
 MAX_OUTPUT = 2**20
@@ -36,7 +36,7 @@ async def start_command(
         folder: of the attempt, with its log and output; what the command leaves in `output/results` comes back.
 
     Raises:
-        FileNotFoundError: there is no such program on this host.
+        NoProgramError: there is no such program on this host, or it cannot be executed.
     """
     assert task.command is not None
     work, output, log = folder / "work", folder / "output", folder / "rank.log"
@@ -58,16 +58,20 @@ async def start_command(
     if follows:
         variables |= {"SPMD_LAUNCH_CONTROL_FD": str(theirs.fileno()), "SPMD_LAUNCH_CODE": str(code)}
     with theirs, log.open("ab") as stream:
-        process = await asyncio.create_subprocess_exec(
-            *words,
-            env=variables,
-            cwd=work,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=stream,
-            stderr=stream,
-            pass_fds=(theirs.fileno(),) if follows else (),
-            start_new_session=True,
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *words,
+                env=variables,
+                cwd=work,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                pass_fds=(theirs.fileno(),) if follows else (),
+                start_new_session=True,
+            )
+        except OSError as error:
+            ours.close()
+            raise NoProgramError(f"{words[0]}: {error.strerror}") from None
     exited: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
     keep(_wait(process, exited))
     return RankProcess(process.pid, ours, exited, host / "ranks" / f"{process.pid}.json"), follows

@@ -1,6 +1,7 @@
 """The variables that a rank process gets, and what a template imports."""
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -61,6 +62,8 @@ def command_environment(
     environment = _host_environment(accelerator, devices_per_host, cluster_env)
     if "PYTHONPATH" not in cluster_env:
         environment.pop("PYTHONPATH", None)  # the agent's: it leads to our code
+    if "PATH" not in cluster_env:  # `python` in a shell script is the one that it is on the command line
+        environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', os.defpath)}"
     return environment | {"TMPDIR": str(host_folder / "tmp")}
 
 
@@ -76,6 +79,7 @@ def _host_environment(accelerator: str, devices_per_host: int, cluster_env: Mapp
     return environment | {
         "PYTHONHASHSEED": "0",  # iteration order of sets must not differ between hosts
         "PYTHONUNBUFFERED": "1",
+        "PYTHONFAULTHANDLER": "1",  # a crash in C++ leaves the Python stack in the rank's log
         "SPMD_LAUNCH_LEASE_S": f"{LEASE_S:g}",
         MARKER: os.environ.get(MARKER, ""),
     }

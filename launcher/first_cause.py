@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from launcher.job import RankEnd
 from launcher.recovery import Cause
 
+CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FirstCause:
@@ -64,8 +66,9 @@ def first_cause(ends: Sequence[RankEnd]) -> FirstCause:
             cause=cause,
             suspects=tuple(error.get("suspects", ())),
         )
+    words = f"; its last words: {first.last_words!r}" if first.last_words else "; see its log"
     return FirstCause(
-        sentence=f"{where} ended with exit code {first.exit_code}{during}, without a Python exception; see its log"
+        sentence=f"{where} ended with exit code {first.exit_code}{during}, without a Python exception{words}"
     )
 
 
@@ -121,4 +124,6 @@ def _signal_hint(number: int) -> str:
         return ": by somebody's hand, for the kernel has killed nothing for want of memory meanwhile"
     if number == signal.SIGABRT:
         return ": an assertion in C++, or JAX after it lost a peer; see its log"
+    if number in CRASHES:
+        return ": a crash in C++ code; its log has the Python stack"
     return ""

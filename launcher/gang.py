@@ -10,6 +10,7 @@ from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
 
 from launcher.attempt import AGENT_RESTARTED, HostNews, RankStatus, RankTask
 from launcher.certificates import Authority
+from launcher.command import EXIT_NO_PROGRAM, NoProgramError
 from launcher.environment import LEASE_S
 from launcher.gang_watch import GangWatch
 from launcher.job import RankEnd
@@ -29,6 +30,7 @@ MAX_PAUSE_S = 0.25  # below GRACE_S, in which errors of other ranks are still he
 START_TIMEOUT_S = 60.0
 STACKS_TIMEOUT_S = 5.0
 MAX_STACKS_IN_TEXT = 3
+MAX_LAST_WORDS = 200
 STANDING = ("silent", "stuck", "together")  # findings that stacks explain
 STOP_TIMEOUT_S = 10.0
 LOOK_TIMEOUT_S = 3.0
@@ -63,6 +65,7 @@ class Gang:
         self._authority = authority
         self._hear = hear
         self._errors: dict[int, dict[str, str]] = {}
+        self._last_words: dict[int, str] = {}
         self._failed = asyncio.Event()
         self.joined = asyncio.Event()
         self._num_joined = 0
@@ -131,7 +134,10 @@ class Gang:
             self._end_badly(rank, lost=f"its agent did not start a process within {START_TIMEOUT_S:g} s")
             rank.ended = True
         except RayTaskError as error:
-            self._end_badly(rank, lost=f"its agent failed: {error.cause!r}")
+            if isinstance(error.cause, NoProgramError):
+                self._end_badly(rank, exit_code=EXIT_NO_PROGRAM, last_words=str(error.cause))
+            else:
+                self._end_badly(rank, lost=f"its agent failed: {error.cause!r}")
             rank.ended = True
         except RayError as error:  # Ray has several more words for a node that is gone
             self._end_badly(rank, lost=f"its agent cannot be reached ({type(error).__name__})")
@@ -238,7 +244,9 @@ class Gang:
 
     def _handle(self, rank: RankStatus, event: Message) -> None:
         kind = event["type"]
-        if kind == "coordinator":
+        if kind == "log":
+            self._last_words[rank.rank] = event["text"].strip().rpartition("\n")[2][-MAX_LAST_WORDS:]
+        elif kind == "coordinator":
             self._coordinator.set_result(event["address"])
         elif kind == "phase":
             rank.phase = event["phase"]
@@ -274,6 +282,7 @@ class Gang:
             self._end_badly(
                 rank,
                 exit_code=None if code < 0 else code,
+                last_words=self._last_words.get(rank.rank, ""),
                 signal=-code if code < 0 else None,
                 out_of_memory=event.get("out_of_memory", False),
                 memory=event.get("memory"),

@@ -15,6 +15,7 @@ from launcher.host_copies import HostCopies
 from launcher.rank.memory import host_bytes
 from launcher.rank_process import Message, RankProcess, keep
 from launcher.stacks import kernel_state
+from launcher.written_files import bring_back
 
 LOG_PERIOD_S = 0.1
 SPEAK_PERIOD_S = 1.0
@@ -119,7 +120,10 @@ class HostAttempt:
         while not waiter.done():
             await asyncio.wait([waiter], timeout=LOG_PERIOD_S)
             position = self._pass_on_log(position)
-        self._pass_on_log(position)
+        position = self._pass_on_log(position)
+        if self.task.command is not None and self.task.rank == 0:
+            for line in await asyncio.to_thread(bring_back, self.folder / "work", self.output / "results"):
+                self._add({"type": "log", "text": f"{line}\n"})
         end = waiter.result()
         shutil.rmtree(self.folder / "tls", ignore_errors=True)  # its key is of no use now, but to a thief
         # The kernel counts what it kills on this host for want of memory, not whom: beside a SIGKILL that is enough.

@@ -131,6 +131,7 @@ class RankEnd:
         rank: which.
         host: on which host.
         exit_code: of the process; None if a signal ended it or its host was lost.
+        last_words: the last line of its log, beside an exit code.
         signal: number of the signal, if one ended it that was not ours.
         out_of_memory: whether the kernel killed for want of memory on that host meanwhile.
         memory: `{"peak_bytes", "host_bytes"}`: the most that the process has had, and what its host has, if known.
@@ -146,6 +147,7 @@ class RankEnd:
     rank: int
     host: str
     exit_code: int | None = None
+    last_words: str = ""
     signal: int | None = None
     out_of_memory: bool = False
     memory: Mapping[str, int] | None = None

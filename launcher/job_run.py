@@ -277,6 +277,9 @@ class JobRun:
             agent.fill_standby.remote()
 
     async def _conclude(self, gang: Gang, agents: Sequence[Any], attempt_id: str) -> FirstCause | None:
+        if self.spec.command is not None and not gang.succeeded:
+            with contextlib.suppress(RayError):  # its host may be what failed
+                await collect_outputs(agents[0], attempt_id, self.record.folder.path)
         if self.cancelled.is_set():
             self.record.end(JobState.CANCELLED, self.cancel_reason)
         elif gang.port_lost and not gang.bad_ends:

@@ -1,15 +1,17 @@
 """From `run -- python train.py` to a queued job."""
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.choose import choose_cluster, choose_layout, choose_name
-from launcher.command import WORKLOAD, Command
+from launcher.command import WORKLOAD, Command, interpreter_words, is_python
 from launcher.errors import UserError
 from launcher.job import JobOptions
 from launcher.sending import our_code
 from launcher.submission import Prepared, new_spec, secret_values
+from launcher.user_folder import travelling_files
 from launcher.user_submission import Inputs, pack_user_folder
 
 OURS = ("SPMD_LAUNCH_", "RAY_")
@@ -41,12 +43,40 @@ def prepare_run(
     layout = choose_layout(cluster, num_hosts)
     job_name = choose_name(name, WORKLOAD)
     command = parse_command(words, env)
+    require_program(words, folder)
     values = secret_values(command.secrets)
     code = our_code(cluster)
     files, paths = pack_user_folder(folder)
     inputs = Inputs(config={}, settings={}, files=files, paths=paths)
     spec = new_spec(job_name, WORKLOAD, inputs, layout, code, options, command=command)
     return Prepared(cluster, spec, code, paths, secrets=values)
+
+
+def require_program(words: Sequence[str], folder: Path) -> None:
+    """Refuses a program or a Python's script that is to come from the folder and is not there, or does not travel.
+
+    Raises:
+        UserError: with its path.
+    """
+    split = interpreter_words(words) if is_python(words[0]) else None
+    script = split[1][0] if split is not None else ""
+    if "/" in words[0]:
+        _require_file(words[0], folder, executable=True)
+    if script and not script.startswith("-"):
+        _require_file(script, folder, executable=False)
+
+
+def _require_file(word: str, folder: Path, *, executable: bool) -> None:
+    path = folder / word
+    if Path(word).is_absolute():
+        return  # on the hosts
+    if not path.exists():
+        raise UserError(f"there is no {word} in {folder}, the folder that travels to the hosts")
+    if path.is_file() and executable and not os.access(path, os.X_OK):
+        raise UserError(f"{word} cannot be executed: chmod +x {word}, or name the program that reads it")
+    place = os.path.normpath(word)
+    if path.is_file() and place not in travelling_files(folder):
+        raise UserError(f"{word} does not travel to the hosts: it lies outside of {folder}, or Git ignores it")
 
 
 def parse_command(words: Sequence[str], env: Sequence[str]) -> Command:

@@ -2,6 +2,7 @@
 
 import shutil
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from launcher.job_folder import JobFolder, all_jobs, jobs_folder
 from launcher.outputs import read_summary
 from launcher.record_copy import refresh_job
 from launcher.words import number_of_bytes
+
+MAX_LISTED = 8
 
 
 def find_job(name: str) -> JobFolder:
@@ -58,10 +61,18 @@ def show_results(folder: JobFolder, *, as_json: bool) -> None:
     click.echo(f"job {job['name']}: {job['state']}" + (f": {job['message']}" if job.get("message") else ""))
     if job["spec"].get("command") is not None:
         click.echo(f"  exit codes     {', '.join(f'{end} of rank {rank}' for rank, end in exit_codes(folder).items())}")
-    if summary is None:
-        if job["state"] == "SUCCEEDED":
-            click.echo("it left no summary")
-        return
+    if summary is None and job["state"] == "SUCCEEDED":
+        click.echo("it left no summary")
+    if summary is not None:
+        _show_summary(folder, job, summary)
+    for part in ("results", "plots"):
+        files = folder.files(part)
+        if files:
+            click.echo(f"  {part} in {folder.path / part}")
+            click.echo(f"    {_listed(files, folder.path / part)}")
+
+
+def _show_summary(folder: JobFolder, job: dict[str, Any], summary: dict[str, Any]) -> None:
     if job["spec"].get("command") is None:
         rows = [[name, _scalar(value)] for name, value in summary["metrics"].items()]
         click.echo(table(["metric", "value"], rows))
@@ -71,19 +82,22 @@ def show_results(folder: JobFolder, *, as_json: bool) -> None:
         click.echo(f"  checkpoints    {copies}")
     for problem in summary["diagnostics"].get("problems", []):
         click.echo(textwrap.fill(problem, 78, initial_indent="! ", subsequent_indent="  "))
-    for part in ("results", "plots"):
-        files = folder.files(part)
-        if files:
-            click.echo(f"  {part} in {folder.path / part}")
-            click.echo("    " + ", ".join(f"{path.name} ({number_of_bytes(path.stat().st_size)})" for path in files))
+
+
+def _listed(files: Sequence[Path], folder: Path) -> str:
+    shown = [f"{path.relative_to(folder)} ({number_of_bytes(path.stat().st_size)})" for path in files[:MAX_LISTED]]
+    more = [f"and {len(files) - MAX_LISTED} more"] if len(files) > MAX_LISTED else []
+    return ", ".join(shown + more)
 
 
 def exit_codes(folder: JobFolder) -> dict[int, str]:
-    """How each rank of the last attempt ended: its exit code, `signal N`, or `stopped` by us, as another failed."""
+    """How each rank of the last attempt ended: its exit code, `signal N`, `raised E`, or `stopped`: another failed."""
     ends: dict[int, str] = {}
     for event in folder.lines("events.jsonl"):
         if event["type"] == "attempt":
             ends = dict.fromkeys(range(len(event["hosts"])), "stopped")
+        elif event["type"] == "error":
+            ends[event["rank"]] = f"raised {event['error']['type']}"  # and was ended, if it waited for its peers then
         elif event["type"] == "exit" and not event.get("stopped"):
             ends[event["rank"]] = f"{event['code']}" if event["code"] >= 0 else f"signal {-event['code']}"
     return ends

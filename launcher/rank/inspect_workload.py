@@ -17,6 +17,11 @@ from workloads.layout import Layout
 from workloads.params import describe, file_params, parse
 from workloads.user import check, load
 
+HINT = (
+    "\nOn a rank JAX is initialised before the module is imported: leave that line out, or run the file as a script, "
+    "with `spmd-launch run -- python FILE`"
+)
+
 
 def main() -> None:
     question = json.loads(sys.stdin.readline())
@@ -25,9 +30,18 @@ def main() -> None:
     except ConfigError as error:
         answer = {"refused": str(error)}
     except Exception as error:  # noqa: BLE001 - whatever the user's module raises when it is imported is told
-        trace = "".join(traceback.format_exception(error)).rstrip()
-        answer = {"refused": f"{question['workload']} cannot be imported on the hosts:\n{trace}"}
+        answer = {"refused": _in_words(question, error)}
     print(f"\n{json.dumps(answer)}", flush=True)
+
+
+def _in_words(question: dict[str, Any], error: Exception) -> str:
+    """What the user's module raised, from its first frame on, and what to do where that is known."""
+    folder, trace = question["folder"], error.__traceback__
+    while trace is not None and not trace.tb_frame.f_code.co_filename.startswith(folder):
+        trace = trace.tb_next
+    text = "".join(traceback.format_exception(type(error), error, trace)).rstrip().replace(f"{folder}/", "")
+    hint = HINT if "distributed.initialize" in text else ""
+    return f"{question['workload']} cannot be imported on the hosts:\n{text}{hint}"
 
 
 def look(question: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import textwrap
 from pathlib import Path
 
@@ -148,7 +149,7 @@ def test_an_exception_is_the_message_without_our_frames(user: Cli) -> None:
     job = user.job("bad")
     assert job["message"].startswith("rank 1 on host shared-1 raised ValueError: the data is wrong")
     assert "_spmd_launch_bootstrap" not in out and "runpy" not in out
-    assert "exit codes     stopped of rank 0" in out and job["seconds"] < 30
+    assert "exit codes     stopped of rank 0, 1 of rank 1" in out and job["seconds"] < 30
 
 
 def test_exit_codes_of_every_rank_are_told(user: Cli) -> None:
@@ -156,6 +157,33 @@ def test_exit_codes_of_every_rank_are_told(user: Cli) -> None:
     out = user("run", "--name", "seven", "--", "python", "-c", code, code=1)
     assert "rank 1 on host shared-1 ended with exit code 7" in out
     assert user.json("results", "seven")["exit_codes"]["1"] == "7"
+
+
+def test_what_rank_0_writes_into_its_folder_comes_back_of_a_script_that_fails_too(user: Cli) -> None:
+    write(user, "notes.txt", "as it was")
+    write(user, "same.txt", "as it was")
+    write(user, "writes.py", """
+        import os, pathlib, sys
+        rank = os.environ["SPMD_LAUNCH_RANK"]
+        pathlib.Path("out").mkdir()
+        pathlib.Path("out/model.txt").write_text(rank)
+        pathlib.Path("notes.txt").write_text("changed")
+        pathlib.Path(os.environ["SPMD_LAUNCH_JOB_DIR"], "left.txt").write_text(rank)
+        sys.exit("no more data")
+    """)  # fmt: skip
+    out = user("run", "--name", "writes", "--", "python", "writes.py", code=1)
+    assert "its last words: 'no more data'" in out and "out/model.txt (1 B)" in out
+    results = user.home / "jobs" / "writes" / "results"
+    found = {path.relative_to(results).as_posix(): path.read_text() for path in results.rglob("*") if path.is_file()}
+    assert found == {"left.txt": "0", "notes.txt": "changed", "out/model.txt": "0"}
+
+
+def test_a_crash_in_c_leaves_its_stack(user: Cli) -> None:
+    code = "import ctypes, os, time; os.environ['SPMD_LAUNCH_RANK'] == '0' or ctypes.string_at(0); time.sleep(30)"
+    out = user("run", "--name", "crash", "--", "python", "-c", code, code=1)
+    assert "signal 11 (SIGSEGV)" in out and "its log has the Python stack" in out
+    assert "exit codes     stopped of rank 0, signal 11 of rank 1" in out
+    assert "Fatal Python error: Segmentation fault" in log(user, "crash", 1)
 
 
 def test_a_script_goes_on_from_what_it_has_saved(user: Cli) -> None:
@@ -181,9 +209,10 @@ def test_any_command_runs_and_sees_the_files_that_git_does_not_ignore(user: Cli)
     write(user, "big/data.txt", "stays here")
     write(user, "model.bin", "too")
     write(user, "src/a.txt", "travels")
-    write(user, "job.sh", "find . -type f | sort; cat src/a.txt; exit 0\n")
+    write(user, "job.sh", "find . -type f | sort; cat src/a.txt; echo; which python; exit 0\n")
     out = user("run", "--", "bash", "job.sh")
     assert "[1] ./src/a.txt" in out and "[0] ./.gitignore" in out and "data.txt" not in out and "model.bin" not in out
+    assert f"[0] {sys.executable}" in out
 
 
 def test_a_secret_is_given_to_the_ranks_and_put_on_no_record(user: Cli) -> None:
@@ -206,6 +235,8 @@ def test_a_secret_is_given_to_the_ranks_and_put_on_no_record(user: Cli) -> None:
         (["--env", "NOT_SET_ANYWHERE", "--", "true"], "it is not set here"),
         (["--num-hosts", "9", "--", "true"], "has 2 host(s)"),
         ([], "Missing argument"),
+        (["--", "python", "-u", "absent.py", "--x", "1"], "there is no absent.py in"),
+        (["--", "./absent.sh"], "there is no ./absent.sh in"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_starts(user: Cli, arguments: list[str], words: str) -> None:
@@ -215,7 +246,9 @@ def test_what_cannot_be_is_refused_before_anything_starts(user: Cli, arguments: 
 
 
 def test_a_program_that_is_not_there_is_named(user: Cli) -> None:
-    assert "no-such-program" in user("run", "--", "no-such-program", code=1)
+    out = user("run", "--name", "absent", "--", "no-such-program", code=1)
+    assert "its last words: 'no-such-program: No such file or directory'" in out
+    assert user.job("absent")["attempt"] == 1  # no host was lost
     hosts = [Path(host["folder"]) for host in user.record("shared")["hosts"]]
     assert not [path for host in hosts for path in host.glob("attempts/*/tls/*.pem")]  # of an attempt that never ran
 

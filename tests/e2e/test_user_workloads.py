@@ -52,6 +52,7 @@ def user(cli: Cli, cluster: str, tmp_path: Path) -> Cli:
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "inside.py").write_text("from small import Config, run\n")
     (tmp_path / "broken.py").write_text("import no_such_package\n")
+    (tmp_path / "script.py").write_text("import jax\njax.distributed.initialize()\n\ndef run(config, context): ...\n")
     return Cli(cli.home, tmp_path)
 
 
@@ -96,6 +97,7 @@ def test_a_workloads_parameters_are_told_by_a_host(user: Cli, here: Cli) -> None
         ("../outside.py:run", [], "lies outside of"),
         ("pkg.absent:run", [], "there is no module 'pkg.absent'"),
         ("./broken.py:run", [], "No module named 'no_such_package'"),
+        ("./script.py:run", [], "leave that line out, or run the file as a script"),
     ],
 )
 def test_a_mistake_is_refused_with_exit_code_2_and_no_job(
@@ -103,5 +105,5 @@ def test_a_mistake_is_refused_with_exit_code_2_and_no_job(
 ) -> None:
     before = {path.name for path in (user.home / "jobs").iterdir()}
     out = user("submit", workload, *(word for setting in settings for word in ("--set", setting)), code=2)
-    assert words in out
+    assert words in out and "inspect_workload" not in out
     assert {path.name for path in (user.home / "jobs").iterdir()} == before

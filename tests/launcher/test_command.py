@@ -7,7 +7,7 @@ import pytest
 from launcher.command import interpreter_words, is_python
 from launcher.command_process import BOOTSTRAP, rank_words
 from launcher.errors import UserError
-from launcher.run_submission import parse_command
+from launcher.run_submission import parse_command, require_program
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,39 @@ def test_variables_have_values_or_are_secrets() -> None:
 def test_what_is_no_variable_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="--env"):
         parse_command(["true"], [text])
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["python train.py", "python -u ./train.py -x", "python -m absent", "python -c pass", "./job.sh", "bash absent.sh",
+     "/opt/bin/tool", "python /data/other.py", "python src"],
+)  # fmt: skip
+def test_what_travels_or_is_on_the_hosts_may_run(tmp_path: Path, line: str) -> None:
+    make_project(tmp_path)
+    require_program(line.split(), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("python absent.py", "there is no absent.py in"),
+        ("./absent.sh", "there is no ./absent.sh in"),
+        ("./train.py", "cannot be executed: chmod"),
+        ("python private.py", "does not travel to the hosts"),
+        ("python ../outside.py", "does not travel to the hosts"),
+    ],
+)
+def test_what_does_not_travel_is_refused(tmp_path: Path, line: str, words: str) -> None:
+    make_project(tmp_path / "project")
+    (tmp_path / "outside.py").write_text("")
+    with pytest.raises(UserError, match=words):
+        require_program(line.split(), tmp_path / "project")
+
+
+def make_project(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    for name in ("train.py", "private.py", "job.sh"):
+        (folder / name).write_text("")
+    (folder / "job.sh").chmod(0o755)
+    (folder / "src").mkdir()
+    (folder / ".gitignore").write_text("private.py")

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from launcher.cli.results import exit_codes
+from launcher.job_folder import JobFolder
 from launcher.outputs import read_summary, summarize_verdicts, write_summary
 
 
@@ -55,3 +57,19 @@ def test_a_summary_is_written_whole_and_read_back(tmp_path: Path) -> None:
 
 def test_a_job_without_results_has_no_summary(tmp_path: Path) -> None:
     assert read_summary(tmp_path) is None
+
+
+def test_each_ranks_end_in_the_last_attempt_is_told(tmp_path: Path) -> None:
+    """A rank that has raised and waits for its peers is stopped: it is told as what it was."""
+    events: list[dict[str, Any]] = [
+        {"type": "attempt", "hosts": ["a", "b", "c", "d"]},
+        {"type": "exit", "rank": 0, "code": 5},
+        {"type": "attempt", "hosts": ["a", "b", "c", "d"]},
+        {"type": "error", "rank": 1, "error": {"type": "ValueError"}},
+        {"type": "error", "rank": 3, "error": {"type": "ValueError"}},
+        {"type": "exit", "rank": 1, "code": 1, "stopped": False},
+        {"type": "exit", "rank": 2, "code": -11, "stopped": False},
+        {"type": "exit", "rank": 3, "code": -9, "stopped": True},
+    ]
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    assert exit_codes(JobFolder(tmp_path)) == {0: "stopped", 1: "1", 2: "signal 11", 3: "raised ValueError"}
