@@ -24,6 +24,7 @@ def two_processes() -> list[dict]:
     return run_ranks(f"{PROGRAMS}:curves", num_hosts=2, devices_per_host=2, meshes=meshes, steps=STEPS, seed=3)
 
 
+@pytest.mark.slow
 def test_gradients_equal_a_plain_reference_on_every_mesh() -> None:
     meshes = ["4x1", "1x4", "2x2"]
     (errors,) = run_ranks(f"{PROGRAMS}:gradient_errors", num_hosts=1, devices_per_host=4, x64=True, meshes=meshes)
