@@ -87,6 +87,7 @@ class Gang:
             await asyncio.wait({everyone, failure}, return_when=asyncio.FIRST_COMPLETED)
             if everyone.done():
                 everyone.result()  # a defect of ours must not pass for an end without a cause
+                await self._compare_at_end()
             if self._failed.is_set():
                 await asyncio.wait(followers, timeout=GRACE_S)
                 looks = [self._look_for(rank) for rank in self.ranks if not rank.ended]
@@ -190,6 +191,14 @@ class Gang:
             if said is not None:
                 self.ledger.hear(rank.rank, said["launches"], said["launch_hash"], said["tail"])
                 self._end_if_launches_differ(rank)
+
+    async def _compare_at_end(self) -> None:
+        """Nobody in a command's processes has compared their launches, where they were to be watched."""
+        task = self.tasks[0]
+        if task.command is not None and task.watch_launches and self.succeeded:
+            await self._compare_last_launches()
+            self.ledger.close()
+            self._end_if_launches_differ(self.ranks[0])
 
     def _end_if_launches_differ(self, rank: RankStatus) -> None:
         if self.ledger.difference and not any(end.differs for end in self.bad_ends):

@@ -112,6 +112,14 @@ class LaunchLedger:
         log = self._known[rank]
         return log.start, log.runs
 
+    def close(self) -> str:
+        """All ranks have ended: one that has launched less than another is no longer behind; returns `difference`."""
+        numbers = {rank: log.count for rank, log in sorted(self._known.items())}
+        if not self.difference and len(set(numbers.values())) > 1:
+            counts = ", ".join(f"rank {rank} {number}" for rank, number in numbers.items())
+            self.difference = f"launches until the end: {counts}"
+        return self.difference
+
     def hear_progress(self, rank: int, step: int, launches: int) -> str:
         """Takes where a rank is, by one word of its own about both; returns `difference`.
 

@@ -21,6 +21,7 @@ class Bounds:
         longest_factor: and so many times the longest of the last ones: a step that validates takes longer than most.
         start_s: in start, import, rendezvous, load, and up to the first step.
         script_s: in a user's script that tells nothing, while others wait for it in the rendezvous.
+        script_told_s: in a user's script whose launches are watched, while others wait for its next one: it is told of.
         compile_s: in a compilation; after `late_compile_s` with others ahead, a warning.
         checkpoint_s: in a checkpoint or a restore.
         gather_s: in a gather or a replica check.
@@ -37,6 +38,7 @@ class Bounds:
     longest_factor: float = 2.0
     start_s: float = 120.0
     script_s: float = 300.0
+    script_told_s: float = 30.0
     compile_s: float = 1800.0
     late_compile_s: float = 60.0
     checkpoint_s: float = 600.0
@@ -148,6 +150,9 @@ def _stuck(ranks: Sequence[RankProgress], bounds: Bounds) -> list[Finding]:
     if not ahead:
         return _together(behind, stood_s, limit_s, bounds)
     text = f"{_no_progress(behind[0], stood_s)}; {_waiting(ahead)}"
+    if behind[0].phase == PHASE and behind[0].launches:  # a script's: how long it may take its author knows
+        told = stood_s >= bounds.script_told_s
+        return [Finding(kind="stuck", ranks=numbers, text=text, fatal=False)] if told else []
     if stood_s >= limit_s:
         return [Finding(kind="stuck", ranks=numbers, text=text, fatal=True)]
     if behind[0].phase.startswith("compile") and stood_s >= bounds.late_compile_s:

@@ -6,7 +6,12 @@ from typing import Any
 
 import click
 
-from launcher.cli.job_options import max_failures_option, max_preemptions_option, no_program_barrier_option
+from launcher.cli.job_options import (
+    max_failures_option,
+    max_preemptions_option,
+    no_program_barrier_option,
+    watch_launches_option,
+)
 from launcher.cli.submit import announce
 from launcher.job import JobOptions
 
@@ -22,6 +27,7 @@ from launcher.job import JobOptions
 @max_failures_option(0, "Restarts after failures; a script goes on from where it has saved.")
 @max_preemptions_option
 @no_program_barrier_option
+@watch_launches_option
 @click.option("--detach", is_flag=True, help="Do not wait for the job.")
 @click.option("--no-wait", is_flag=True, help="Refuse instead of queueing if hosts are not free.")
 @click.option("--json", "as_json", is_flag=True, help="Print the job's end as JSON.")

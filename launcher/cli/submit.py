@@ -8,7 +8,12 @@ import click
 
 from cluster.record import Cluster
 from launcher.cli.console import next_commands, show_json
-from launcher.cli.job_options import max_failures_option, max_preemptions_option, no_program_barrier_option
+from launcher.cli.job_options import (
+    max_failures_option,
+    max_preemptions_option,
+    no_program_barrier_option,
+    watch_launches_option,
+)
 from launcher.errors import UserError
 from launcher.job import JobOptions
 
@@ -51,11 +56,7 @@ if TYPE_CHECKING:
     "tell which of two copies was wrong; or end.",
 )
 @no_program_barrier_option
-@click.option(
-    "--watch-launches",
-    is_flag=True,
-    help="Record and compare every launch, also past the context: of your own `jit`; 0.1 to 0.2 ms a launch.",
-)
+@watch_launches_option
 @click.option(
     "--inject",
     "faults",

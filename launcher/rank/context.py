@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.faults import Fault
-from launcher.rank.black_box import BlackBox
 from launcher.rank.control import Control, Message
 from launcher.rank.inject import Injector
+from launcher.rank.launches import tell_launches
 from launcher.rank.progress import Progress
 from workloads.context import Context, Replay
 from workloads.exchange import Exchange
@@ -50,14 +50,5 @@ def make_context(assignment: Message, faults: Sequence[Fault], control: Control,
         ask=control.ask if own_disk else None,
     )
     injector.launches = context.launches
-    context.launches.keep = BlackBox(Path(assignment["black_box"])).write
-    progress.launches = lambda: launches_so_far(context)
+    tell_launches(context.launches, Path(assignment["black_box"]), progress)
     return context
-
-
-def launches_so_far(context: Context) -> Message:
-    """What the progress thread tells of the launches, while the main thread may hang in one."""
-    found = context.launches.snapshot()
-    runs = [list(run) for run in found.runs]
-    name = str(runs[-1][0]) if runs else ""
-    return {"launches": found.count, "program": name, "launch_hash": found.digest, "tail": runs}

@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
@@ -156,7 +157,19 @@ class ScriptRank:
         from workloads.agreement import programs
         from workloads.exchange import Exchange
 
-        if not self._assignment["program_barrier"]:
-            return
         exchange = Exchange(state.process_id, state.num_processes)
-        programs.install(exchange, host=self._assignment["host"], emit=self._control.send)
+        if self._assignment["program_barrier"]:
+            programs.install(exchange, host=self._assignment["host"], emit=self._control.send)
+        if self._assignment["watch_launches"]:
+            self._watch_launches(exchange)
+
+    def _watch_launches(self, exchange: Any) -> None:
+        """From here on every launch is recorded; the supervisor compares them, while the script runs and at its end."""
+        from launcher.rank.launches import tell_launches
+        from workloads.agreement.launches import LaunchLog
+        from workloads.agreement.user_launches import watch_launches, why_unsupported
+
+        log = LaunchLog(exchange)
+        if not watch_launches(log):
+            raise RuntimeError(f"--watch-launches: {why_unsupported()}; leave it out, or use another JAX")
+        tell_launches(log, Path(self._assignment["black_box"]), self._progress)

@@ -70,6 +70,38 @@ def test_ranks_that_build_different_programs_are_refused_with_the_line(user: Cli
     assert "over 2 processes" in unchecked  # what plain JAX would have done: exit code 0, and a number
 
 
+SWAPPED = """
+    import jax, jax.numpy as jnp
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    jax.distributed.initialize()
+    mesh = jax.make_mesh((jax.device_count(),), ("d",))
+    x = jax.device_put(jnp.arange(4.0), NamedSharding(mesh, PartitionSpec("d")))
+    out = NamedSharding(mesh, PartitionSpec())
+
+    def total(x):
+        return x.sum()
+
+    def product(x):
+        return x.prod()
+
+    programs = [jax.jit(f, out_shardings=out).lower(x).compile() for f in (total, product)]
+    order = programs if jax.process_index() == 0 else programs[::-1]
+    for program in order:
+        print("got", float(program(x)), flush=True)
+"""
+
+
+def test_launches_in_another_order_are_refused_where_they_are_watched(user: Cli) -> None:
+    write(user, "swap.py", SWAPPED)
+    out = user("run", "--name", "swap", "--watch-launches", "--max-failures", "2", "--", "python", "swap.py", code=1)
+    assert "got 6.0" not in out  # what the sum is; each rank has printed another number, and ended well
+    assert "rank 0 launched 'jit(total)' where rank 1 launched 'jit(product)'" in out
+    assert user.job("swap")["attempt"] == 1
+    write(user, "train.py", SUM)
+    assert "total 12.0" in user("run", "--watch-launches", "--", "python", "train.py")
+
+
 def test_a_script_that_passes_its_own_arguments_has_its_way(user: Cli) -> None:
     write(user, "own.py", """
         import os, socket

@@ -164,3 +164,20 @@ def test_what_is_kept_of_a_step_does_not_grow_with_the_ranks() -> None:
 
     few, many = (kept(num_ranks, 400) - kept(num_ranks, 100) for num_ranks in (2, 32))
     assert many < 2 * few
+
+
+def test_at_the_end_a_rank_that_has_launched_less_differs() -> None:
+    ledger = LaunchLedger(2)
+    for rank, times in ((0, 3), (1, 2)):
+        said = _log(["train"] * times).snapshot()
+        assert ledger.hear(rank, said.count, said.digest, said.runs) == ""
+    assert ledger.close() == "launches until the end: rank 0 3, rank 1 2"
+
+
+def test_at_the_end_equal_ranks_are_equal_and_nothing_known_is_no_difference() -> None:
+    assert LaunchLedger(2).close() == ""
+    ledger = LaunchLedger(2)
+    for rank in range(2):
+        said = _log(["train"] * 3).snapshot()
+        ledger.hear(rank, said.count, said.digest, said.runs)
+    assert ledger.close() == ""

@@ -23,6 +23,7 @@ def outline(found: list[Finding]) -> list[tuple[str, tuple[int, ...], bool]]:
 
 BEHIND = {"launches": 20, "stood_s": 12.0}
 WAITS = {"stood_s": 12.0}
+SCRIPT = {"phase": "script", "step": 0, "total": 0, "usual_s": None, "longest_s": None}
 
 
 @pytest.mark.parametrize(
@@ -55,6 +56,12 @@ WAITS = {"stood_s": 12.0}
         ("saves", ([WAITS, BEHIND | {"phase": "checkpoint", "stood_s": 599.0}], [])),
         ("saves for ever", ([WAITS, BEHIND | {"phase": "checkpoint", "stood_s": 601.0}], [("stuck", (1,), True)])),
         ("gathers for ever", ([WAITS, BEHIND | {"phase": "gather", "stood_s": 61.0}], [("stuck", (1,), True)])),
+        ("a script's rank is behind by a launch", ([WAITS | SCRIPT, BEHIND | SCRIPT | {"stood_s": 29.0}], [])),
+        ("a script's rank is far behind",
+         ([WAITS | SCRIPT, BEHIND | SCRIPT | {"stood_s": 9e3}], [("stuck", (1,), False)])),
+        ("a script's rank does not come to the rendezvous", (
+            [{"phase": "rendezvous", "moves": 2, "launches": 0, "stood_s": 301.0},
+             SCRIPT | {"moves": 1, "launches": 0, "stood_s": 301.0}], [("stuck", (1,), True)])),
         ("all at one place", ([WAITS, WAITS], [("together", (0, 1), False)])),
         ("all at one place for long", ([{"stood_s": 121.0}] * 2, [("together", (0, 1), True)])),
         ("one long program without a report", ([{"stood_s": 9e3, "usual_s": None}] * 2, [("together", (0, 1), False)])),
