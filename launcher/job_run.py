@@ -28,7 +28,7 @@ from launcher.replay import open_case, settle
 from workloads.errors import ConfigError
 from workloads.fence import write_fence
 from workloads.layout import Layout
-from workloads.registry import checked_config
+from workloads.registry import WORKLOADS, checked_config
 
 MAX_PORTS_LOST = 5
 # How long a job waits for hosts when too few are left.
@@ -189,9 +189,9 @@ class JobRun:
         return [self.spec.num_hosts, *fewer]
 
     def _fits(self, num_hosts: int) -> bool:
-        if FOLDER in self.spec.files:
+        if self.spec.workload not in WORKLOADS:
             return True  # code of the user's, which alone knows
-        files = {param: file.name for param, file in self.spec.files.items()}
+        files = {param: file.name for param, file in self.spec.files.items() if param != FOLDER}
         layout = Layout(num_hosts=num_hosts, devices_per_host=self.devices_per_host)
         try:
             checked_config(self.spec.workload, {**self.spec.settings, **files}, layout)

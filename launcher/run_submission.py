@@ -8,11 +8,12 @@ from pathlib import Path
 from launcher.choose import choose_cluster, choose_layout, choose_name
 from launcher.command import WORKLOAD, Command, interpreter_words, is_python
 from launcher.errors import UserError
+from launcher.inputs import Inputs
 from launcher.job import JobOptions
 from launcher.sending import our_code
 from launcher.submission import Prepared, new_spec, secret_values
 from launcher.user_folder import travelling_files
-from launcher.user_submission import Inputs, pack_user_folder
+from launcher.user_submission import pack_user_folder
 
 OURS = ("SPMD_LAUNCH_", "RAY_")
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import datetime
-import importlib
 import os
 import secrets
 from collections.abc import Mapping, Sequence
@@ -15,20 +14,17 @@ from launcher.choose import choose_cluster, choose_layout, choose_name
 from launcher.command import FOLDER
 from launcher.errors import UserError
 from launcher.faults import check_faults, parse_fault
-from launcher.job import InputFile, JobOptions, JobSpec, valid_name
+from launcher.inputs import Inputs, find_inputs
+from launcher.job import JobOptions, JobSpec, valid_name
 from launcher.job_folder import JobFolder, jobs_folder
 from launcher.mirror import fetch_record
 from launcher.protocol import Message
 from launcher.record_copy import refresh
 from launcher.sending import ask_with_bytes, our_code
 from launcher.storage import storage_root
-from launcher.temporary import sha256_of, temporary_folder
-from launcher.user_submission import Inputs, default_name, pack_user_folder, require_file, user_inputs
-from workloads.errors import ConfigError
+from launcher.user_submission import default_name
 from workloads.layout import Layout
-from workloads.params import file_params
-from workloads.registry import checked_config
-from workloads.user import parse_target
+from workloads.target import parse_target
 from workloads.versions import versions
 
 
@@ -69,14 +65,8 @@ def prepare(request: Request) -> Prepared:
     name = choose_name(request.name, default_name(target) if target else request.workload)
     faults = [parse_fault(text) for text in request.faults]
     check_faults(faults, layout.num_hosts, layout.devices_per_host, cluster.spec.provider.owns_ray)
-    if target is not None:
-        require_file(target, Path.cwd())
-        code = our_code(cluster)
-        folder = pack_user_folder(Path.cwd())
-        inputs = user_inputs(cluster, request.workload, request.settings, layout, folder, code)
-    else:
-        inputs = _shipped_inputs(request.workload, request.settings, layout)
-        code = our_code(cluster)
+    code = our_code(cluster)
+    inputs = find_inputs(cluster, request.workload, request.settings, layout, code)
     told = tuple(fault.to_json() for fault in faults)
     spec = new_spec(name, request.workload, inputs, layout, code, request.options, faults=told)
     return Prepared(cluster, spec, code, inputs.paths)
@@ -111,12 +101,6 @@ def new_spec(
     )
 
 
-def _shipped_inputs(workload: str, settings: Mapping[str, str], layout: Layout) -> Inputs:
-    config = _check_config(workload, settings, layout)
-    rest, files, paths = _input_files(file_params(type(config)), settings)
-    return Inputs(config=dataclasses.asdict(config), settings=rest, files=files, paths=paths)
-
-
 def prepare_resume(name: str, settings: Mapping[str, str], cluster_name: str | None) -> Prepared:
     """Checks a job that has ended and is to go on from its newest good checkpoint, with its own config and seed.
 
@@ -141,11 +125,11 @@ def prepare_resume(name: str, settings: Mapping[str, str], cluster_name: str | N
     code = our_code(cluster)
     if old.command is not None:  # again, in the folder that was shipped with it
         inputs = Inputs(config=old.config, settings=old.settings, files=old.files, paths=paths)
-    elif FOLDER in old.files:
-        inputs = user_inputs(cluster, old.workload, {**old.settings, **settings}, layout, (old.files, paths), code)
     else:
-        given = {**old.settings, **{param: str(path) for param, path in kept.items()}, **settings}
-        inputs = _shipped_inputs(old.workload, given, layout)
+        packed = ({FOLDER: old.files[FOLDER]}, paths) if FOLDER in old.files else None
+        files = {param: str(path) for param, path in kept.items() if param != FOLDER}
+        given = {**old.settings, **files, **settings}
+        inputs = find_inputs(cluster, old.workload, given, layout, code, packed)
     spec = dataclasses.replace(
         old,
         settings=inputs.settings,
@@ -184,13 +168,6 @@ def _ended_job(name: str, cluster: Cluster) -> JobFolder:
     return local
 
 
-def _check_config(name: str, settings: Mapping[str, str], layout: Layout) -> Any:
-    try:
-        return checked_config(name, settings, layout)
-    except ConfigError as error:
-        raise UserError(str(error)) from error
-
-
 def send(prepared: Prepared, *, wait: bool) -> Message:
     """Submits the job, after whatever bytes the cluster does not have yet.
 
@@ -201,38 +178,6 @@ def send(prepared: Prepared, *, wait: bool) -> Message:
     request = {"op": "submit", "spec": prepared.spec.to_json(), "wait": wait, "resume": prepared.resume,
                "secrets": dict(prepared.secrets)}  # fmt: skip
     return ask_with_bytes(prepared.cluster, request, prepared.code, prepared.files)
-
-
-def _input_files(
-    params: Mapping[str, str | None], settings: Mapping[str, str]
-) -> tuple[dict[str, str], dict[str, InputFile], dict[str, Path]]:
-    """Splits file parameters from the rest: `(settings, input files by parameter, paths by sha256)`.
-
-    A URL and `host:/path` are read on the hosts and stay settings.
-    """
-    rest, files, paths = dict(settings), {}, {}
-    for param, maker in params.items():
-        text = settings.get(param)
-        if text is None and maker is None:
-            continue
-        if text is not None and ("://" in text or text.startswith("host:")):
-            rest[param] = text.removeprefix("host:")
-            continue
-        path = Path(text).expanduser() if text is not None else _make_default(str(maker))
-        if not path.is_file():
-            raise UserError(f"{param}={text}: there is no such file here (a file on the hosts: {param}=host:/path)")
-        digest = sha256_of(path)
-        files[param] = InputFile(name=path.name, sha256=digest, num_bytes=path.stat().st_size)
-        paths[digest] = path
-        rest.pop(param, None)
-    return rest, files, paths
-
-
-def _make_default(maker: str) -> Path:
-    """Freezes a workload's default input."""
-    module, _, function = maker.partition(":")
-    path: Path = getattr(importlib.import_module(module), function)(temporary_folder())
-    return path
 
 
 def describe(spec: JobSpec) -> str:

@@ -1,4 +1,4 @@
-"""The agent's side of a user's workload: their folder on this host, and a look at their module."""
+"""The agent's side of a user's workload: their folder on this host, and a look at their functions."""
 
 import asyncio
 import json
@@ -11,6 +11,7 @@ from typing import Any
 from launcher.command_process import unpack_folder
 
 INSPECTION_TIMEOUT_S = 90.0
+NO_DEVICES = {"JAX_PLATFORMS": "cpu"}  # a rank may hold them, and a module may make arrays when it is imported
 
 
 async def user_folder(host: Path, digest: str, name: str) -> Path:
@@ -39,7 +40,7 @@ async def inspect(question: Mapping[str, Any], environment: Mapping[str, str], f
         folder: the user's, here.
     """
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "launcher.rank.inspect_workload", env=dict(environment), cwd=folder,
+        sys.executable, "-m", "launcher.rank.inspect_workload", env={**environment, **NO_DEVICES}, cwd=folder,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     asked = json.dumps({**question, "folder": str(folder)}).encode() + b"\n"

@@ -1,10 +1,8 @@
-"""What is different for a workload of the user's: their folder travels, and a host looks at their module."""
+"""What is different for a job with code of the user's: their folder travels, and a host looks at their functions."""
 
-import dataclasses
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from cluster.place_code import Code
 from cluster.record import Cluster
@@ -18,27 +16,10 @@ from launcher.temporary import sha256_of, temporary_folder
 from launcher.user_folder import NAME, pack_folder
 from workloads.layout import Layout
 from workloads.params import ParamInfo
-from workloads.user import Target, parse_target
+from workloads.target import Target, parse_target
 
 INSPECTION_TIMEOUT_S = 180.0
 Packed = tuple[Mapping[str, InputFile], Mapping[str, Path]]  # input files by parameter, their paths by sha256
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Inputs:
-    """What a job is given.
-
-    Attributes:
-        config: every parameter with its value.
-        settings: `{parameter: text}` as given, without files.
-        files: that are shipped, by the parameter that names them; the user's folder too.
-        paths: where they are here, by sha256.
-    """
-
-    config: Mapping[str, Any]
-    settings: Mapping[str, str]
-    files: Mapping[str, InputFile]
-    paths: Mapping[str, Path]
 
 
 def pack_user_folder(folder: Path) -> Packed:
@@ -81,34 +62,29 @@ def look_at_user_workload(workload: str, cluster_name: str | None) -> list[Param
     assert target is not None
     require_file(target, Path.cwd())
     code = our_code(cluster)
-    seen = _inspect(cluster, workload, None, choose_layout(cluster, None), pack_user_folder(Path.cwd()), code)
+    seen = inspect(cluster, workload, None, choose_layout(cluster, None), pack_user_folder(Path.cwd()), code)
     return [ParamInfo(**{**param, "choices": tuple(param["choices"])}) for param in seen["params"]]
 
 
-def user_inputs(
-    cluster: Cluster, workload: str, settings: Mapping[str, str], layout: Layout, folder: Packed, code: Code
-) -> Inputs:
-    """What a workload of the user's is given: a host imports it and answers for its parameters; nothing of it is here.
+def inspect(
+    cluster: Cluster, workload: str, settings: Mapping[str, str] | None, layout: Layout, folder: Packed, code: Code
+) -> Message:
+    """Has a host import what is the user's in a workload; see `launcher.rank.inspect_workload`.
 
     Args:
         cluster: that is up.
         workload: as submitted.
-        settings: `{parameter: text}`.
+        settings: `{parameter: text}`; None: only its parameters are wanted.
         layout: that the config must fit.
         folder: of the user.
         code: of our packages.
 
+    Returns:
+        `params`, and `config` where there are settings.
+
     Raises:
         UserError: what is wrong with it.
     """
-    seen = _inspect(cluster, workload, settings, layout, folder, code)
-    return Inputs(config=seen["config"], settings=dict(settings), files=folder[0], paths=folder[1])
-
-
-def _inspect(
-    cluster: Cluster, workload: str, settings: Mapping[str, str] | None, layout: Layout, folder: Packed, code: Code
-) -> Message:
-    """Has a host import the workload: its parameters, and the config that the settings make, if there are any."""
     files, paths = folder
     request = {
         "op": "inspect",

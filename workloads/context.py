@@ -19,6 +19,7 @@ from workloads.cadence import CHECKS, SAVES, Cadence
 from workloads.exchange import Exchange
 from workloads.integrity import ReplicaChecker, Verdict
 from workloads.storage.stores import Ask, HostStore, SharedStore, Store, Writer
+from workloads.user import UserFunction, load_function
 
 Event = dict[str, Any]
 PyTree = Any
@@ -61,6 +62,7 @@ class Context:
         keep: how many of the newest good checkpoints stay.
         replay: a step to tell the fingerprints of; None: nothing is asked.
         ask: puts a question to this host's agent and waits; None: `storage` is shared by all ranks.
+        user_folder: the user's, on this host, whose functions may be parameters; see `function`.
     """
 
     rank: int
@@ -79,6 +81,7 @@ class Context:
     keep: int = 3
     replay: Replay | None = None
     ask: Ask | None = None
+    user_folder: Path = Path()
 
     @classmethod
     def local(
@@ -122,6 +125,17 @@ class Context:
         devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
         grid = np.array(devices).reshape(tuple(axes.values()))
         return Mesh(grid, tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
+
+    def function(self, text: str) -> UserFunction:
+        """The function that a parameter names, see `workloads.params.param(function=True)`.
+
+        Args:
+            text: the parameter's value, as `./FILE.py:FUNCTION` or `MODULE:FUNCTION`.
+
+        Raises:
+            ConfigError: there is no such function.
+        """
+        return load_function(text, self.user_folder)
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from workloads.errors import ConfigError
+from workloads.target import parse_target
 
 Config = TypeVar("Config")
 
@@ -51,6 +52,7 @@ class ParamInfo:
     help: str
     choices: tuple[str, ...]
     is_file: bool
+    is_function: bool
 
 
 def param(
@@ -63,6 +65,8 @@ def param(
     maximum: float | None = None,
     file: bool = False,
     default_file: str | None = None,
+    function: bool = False,
+    function_check: str | None = None,
 ) -> Any:
     """A dataclass field with its meaning and its bounds.
 
@@ -75,6 +79,10 @@ def param(
         file: the value names an input file, which is shipped to every host.
         default_file: `module:function` that writes the default input where the job is submitted (`file` only);
             called as `function(folder) -> path`. Its module imports no JAX.
+        function: the value names a function of the user's, as `./FILE.py:FUNCTION` in their folder or as
+            `MODULE:FUNCTION`, if it is none of the choices; the workload gets it by `context.function(value)`.
+        function_check: `module:function` that a host calls with the loaded function before anything starts (`function`
+            only); it raises `ConfigError` where the function will not do.
     """
     metadata = {
         "help": help,
@@ -84,6 +92,8 @@ def param(
         "maximum": maximum,
         "file": file or default_file is not None,
         "default_file": default_file,
+        "function": function or function_check is not None,
+        "function_check": function_check,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -117,6 +127,7 @@ def describe(config_class: type) -> list[ParamInfo]:
             help=_rules(field)["help"],
             choices=_rules(field)["choices"],
             is_file=_rules(field)["file"],
+            is_function=_rules(field)["function"],
         )
         for field in dataclasses.fields(config_class)
     ]
@@ -126,6 +137,15 @@ def file_params(config_class: type) -> dict[str, str | None]:
     """Parameters that name input files, each with its `default_file` maker or None."""
     return {
         field.name: _rules(field)["default_file"] for field in dataclasses.fields(config_class) if _rules(field)["file"]
+    }
+
+
+def function_params(config: Any) -> dict[str, str | None]:
+    """Parameters whose values in this config name functions of the user's, each with its `function_check` or None."""
+    return {
+        field.name: _rules(field)["function_check"]
+        for field in dataclasses.fields(config)
+        if _rules(field)["function"] and parse_target(getattr(config, field.name) or "") is not None
     }
 
 
@@ -161,12 +181,22 @@ def check_params(config: Any) -> None:
         if value is None:
             continue
         rules = _rules(field)
-        if rules["choices"] and value not in rules["choices"]:
+        if (rules["choices"] or rules["function"]) and not _is_allowed(value, rules):
             hint = nearest(str(value), rules["choices"], {})
-            raise ConfigError(f"{field.name}={value!r}: must be one of {', '.join(rules['choices'])}{hint}")
+            raise ConfigError(f"{field.name}={value!r}: must be {_allowed_words(rules)}{hint}")
         for bound, broken, words in _BOUNDS:
             if rules[bound] is not None and broken(value, rules[bound]):
                 raise ConfigError(f"{field.name}={value!r}: must be {words} {rules[bound]}")
+
+
+def _is_allowed(value: Any, rules: Mapping[str, Any]) -> bool:
+    return value in rules["choices"] or (rules["function"] and parse_target(value) is not None)
+
+
+def _allowed_words(rules: Mapping[str, Any]) -> str:
+    """`one of a, b`, `one of a, b, or a function as ./FILE.py:FUNCTION or MODULE:FUNCTION`."""
+    words = [f"one of {', '.join(rules['choices'])}"] if rules["choices"] else []
+    return ", or ".join([*words, "a function as ./FILE.py:FUNCTION or MODULE:FUNCTION"] if rules["function"] else words)
 
 
 # `not (a >= b)` and not `a < b`: NaN breaks every bound.

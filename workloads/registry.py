@@ -28,13 +28,14 @@ class WorkloadSpec:
     run: str
 
     def config_class(self) -> type:
-        return _load(self.config)
+        return load_reference(self.config)
 
     def run_function(self) -> Callable[..., Any]:
-        return _load(self.run)
+        return load_reference(self.run)
 
 
-def _load(reference: str) -> Any:
+def load_reference(reference: str) -> Any:
+    """What `module:name` refers to."""
     module, _, name = reference.partition(":")
     return getattr(importlib.import_module(module), name)
 

@@ -1,54 +1,42 @@
-"""A workload of the user's: a function in a file or module of theirs, as `./my_file.py:run` or `my_pkg.my_module:run`.
+"""Functions of the user's, as `./my_file.py:run` or `my_pkg.my_module:run`: workloads, and values of parameters.
 
-Its first parameter is annotated with its config, a frozen dataclass; it is called as the shipped workloads are. It is
-imported on a host, in a process of its own or in a rank, never where a job is submitted.
+The first parameter of a workload is annotated with its config, a frozen dataclass; it is called as the shipped ones
+are. All are imported on a host, in a process of its own or in a rank, never where a job is submitted.
 """
 
 import dataclasses
 import importlib
 import importlib.util
 import inspect
-import re
 import sys
 import typing
 from collections.abc import Callable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from workloads.errors import ConfigError
 from workloads.params import check_params
+from workloads.registry import WorkloadSpec, find
+from workloads.target import Target, parse_target
 
-TARGET = re.compile(r"(?P<place>[^:\0]+\.py|[A-Za-z_][\w.]*):(?P<function>[A-Za-z_]\w*)")
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Target:
-    """Where a function is.
+@dataclasses.dataclass(frozen=True)
+class UserFunction:
+    """A function of the user's, which is called like any other.
 
     Attributes:
-        place: a file's path relative to the user's folder, or a module's name.
-        function: its name there.
+        text: as named.
+        function: itself.
+        module: where it was found, with what else stands there.
     """
 
-    place: str
-    function: str
+    text: str
+    function: Callable[..., Any]
+    module: ModuleType
 
-    @property
-    def is_file(self) -> bool:
-        return self.place.endswith(".py")
-
-    @property
-    def stem(self) -> str:
-        """`my_module` of `src/my_module.py` and of `my_pkg.my_module`."""
-        return PurePosixPath(self.place).stem if self.is_file else self.place.rpartition(".")[2]
-
-
-def parse_target(text: str) -> Target | None:
-    """The function that is meant, or None where `text` names no function."""
-    match = TARGET.fullmatch(text)
-    if match is None:
-        return None
-    return Target(place=match["place"].removeprefix("./"), function=match["function"])
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,48 +54,80 @@ class UserWorkload:
         return self.function
 
 
+def find_workload(text: str, folder: Path) -> UserWorkload | WorkloadSpec:
+    """The workload that was submitted: ours by its name, or a function of the user's.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    return load(text, folder) if parse_target(text) else find(text)
+
+
 def load(text: str, folder: Path) -> UserWorkload:
-    """Imports a user's function.
+    """Imports a user's workload.
 
     Args:
         text: as submitted.
-        folder: the copy of the user's folder; it comes last on Python's path, so that names of ours stay ours.
+        folder: see `load_function`.
 
     Raises:
         ConfigError: there is no such function, or its first parameter is not annotated with a frozen dataclass.
     """
+    found = load_function(text, folder)
+    return UserWorkload(text, found.function, _config_of(text, found.function))
+
+
+def load_function(text: str, folder: Path) -> UserFunction:
+    """Imports a user's function; a file that has been imported already is not run again.
+
+    Args:
+        text: where it is.
+        folder: the copy of the user's folder; it comes last on Python's path, so that names of ours stay ours.
+
+    Raises:
+        ConfigError: there is no such function.
+    """
     target = parse_target(text)
     if target is None:
         raise ConfigError(f"{text!r} names no function; expected ./FILE.py:FUNCTION or MODULE:FUNCTION")
+    folder = folder.resolve()
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
-    module = _module(target, folder)
+    module = _file_module(target, folder / target.place) if target.is_file else _named_module(target)
     function = getattr(module, target.function, None)
     if not callable(function):
         raise ConfigError(f"{text!r}: {target.place} has no function {target.function!r}")
-    return UserWorkload(text, function, _config_of(text, function))
+    return UserFunction(text, function, module)
 
 
-def _module(target: Target, folder: Path) -> Any:
-    if not target.is_file:
-        try:
-            return importlib.import_module(target.place)
-        except ModuleNotFoundError as error:
-            if not target.place.startswith(str(error.name)):
-                raise  # something that the module itself needs
-            raise ConfigError(
-                f"there is no module {target.place!r} in the folder or among the hosts' packages"
-            ) from error
-    file = folder / target.place
+def _named_module(target: Target) -> ModuleType:
+    try:
+        return importlib.import_module(target.place)
+    except ModuleNotFoundError as error:
+        if not target.place.startswith(str(error.name)):
+            raise  # something that the module itself needs
+        raise ConfigError(f"there is no module {target.place!r} in the folder or among the hosts' packages") from error
+
+
+def _file_module(target: Target, file: Path) -> ModuleType:
     if not file.is_file():
         raise ConfigError(f"there is no file {target.place} in the folder")
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))
+    known = sys.modules.get(target.stem)
+    if known is not None and getattr(known, "__file__", None) == str(file):
+        return known
+    if known is not None or target.stem in sys.stdlib_module_names:
+        raise ConfigError(f"{target.place}: Python has a module {target.stem!r} already; give the file another name")
     spec = importlib.util.spec_from_file_location(target.stem, file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[target.stem] = module  # dataclasses and pickle look there
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[target.stem]  # half a module is none
+        raise
     return module
 
 

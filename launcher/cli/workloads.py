@@ -9,7 +9,7 @@ from launcher.errors import UserError
 from workloads.errors import ConfigError
 from workloads.params import ParamInfo, describe
 from workloads.registry import WORKLOADS, find
-from workloads.user import parse_target
+from workloads.target import parse_target
 
 
 @click.command()
@@ -32,6 +32,7 @@ def workloads(name: str | None, cluster: str | None, as_json: bool) -> None:
     click.echo(f"{name}: {summary}\n")
     for param in params:
         allowed = f", one of {' | '.join(param.choices)}" if param.choices else ""
+        allowed += ", or ./FILE.py:FUNCTION" if param.is_function else ""
         kind = "file" if param.is_file else param.type
         click.echo(f"  {param.name} = {param.default}  ({kind}{allowed})")
         if param.help:

@@ -48,6 +48,7 @@ def make_context(assignment: Message, faults: Sequence[Fault], control: Control,
         keep=assignment["keep"],
         replay=Replay(step=replay["step"], blocks=tuple(replay["blocks"])) if replay else None,
         ask=control.ask if own_disk else None,
+        user_folder=Path(assignment.get("user_folder") or ""),
     )
     injector.launches = context.launches
     tell_launches(context.launches, Path(assignment["black_box"]), progress)

@@ -1,4 +1,4 @@
-"""Looks at a user's workload in a process of its own: `python -m launcher.rank.inspect_workload`.
+"""Looks at a workload with what of it is the user's: `python -m launcher.rank.inspect_workload`, a process of its own.
 
 Its input is a line of JSON: `workload`, `folder`, `settings`, `num_hosts`, `devices_per_host`. The last line that it
 prints is JSON too: `params`, and where there are settings `config`, every parameter with its value; or `refused`, which
@@ -12,10 +12,14 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import jax
+
+from launcher.attempt import jax_config
 from workloads.errors import ConfigError
 from workloads.layout import Layout
-from workloads.params import describe, file_params, parse
-from workloads.user import check, load
+from workloads.params import describe, file_params, function_params, parse
+from workloads.registry import load_reference
+from workloads.user import UserWorkload, check, find_workload, load_function
 
 HINT = (
     "\nOn a rank JAX is initialised before the module is imported: leave that line out, or run the file as a script, "
@@ -46,8 +50,10 @@ def _in_words(question: dict[str, Any], error: Exception) -> str:
 
 def look(question: dict[str, Any]) -> dict[str, Any]:
     """The parameters of a workload, and the config that the settings make of them."""
-    config_class = load(question["workload"], Path(question["folder"])).config_class()
-    if files := file_params(config_class):
+    folder = Path(question["folder"])
+    workload = find_workload(question["workload"], folder)
+    config_class = workload.config_class()
+    if isinstance(workload, UserWorkload) and (files := file_params(config_class)):
         raise ConfigError(
             f"{next(iter(files))}: files as parameters are for shipped workloads; read it from the folder"
         )
@@ -56,7 +62,22 @@ def look(question: dict[str, Any]) -> dict[str, Any]:
         config: Any = parse(config_class, question["settings"])
         check(config, Layout(num_hosts=question["num_hosts"], devices_per_host=question["devices_per_host"]))
         answer["config"] = dataclasses.asdict(config)
+        check_functions(config, folder)
     return answer
+
+
+def check_functions(config: Any, folder: Path) -> None:
+    """Imports the functions that parameters name, and has each checked as its parameter says.
+
+    Raises:
+        ConfigError: there is no such function, or it will not do.
+    """
+    for name, value in jax_config(dataclasses.asdict(config)).items():  # as in a rank
+        jax.config.update(name, value)
+    for name, reference in function_params(config).items():
+        function = load_function(getattr(config, name), folder)
+        if reference is not None:
+            load_reference(reference)(function)
 
 
 if __name__ == "__main__":

@@ -73,8 +73,7 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
     from launcher.rank.context import make_context
     from workloads.input_files import resolve_inputs
     from workloads.params import file_params, parse
-    from workloads.registry import find
-    from workloads.user import load
+    from workloads.user import find_workload
 
     progress.emit({"type": "phase", "phase": "rendezvous"})
     for name, value in assignment["jax_config"].items():
@@ -90,8 +89,7 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
             f"hosts are not in the order of the accelerator's processes"
         )
     control.send({"type": "joined", "num_devices": jax.device_count(), "local_devices": jax.local_device_count()})
-    folder = assignment.get("user_folder")
-    workload = load(assignment["workload"], Path(folder)) if folder else find(assignment["workload"])
+    workload = find_workload(assignment["workload"], Path(assignment.get("user_folder") or ""))
     config_class = workload.config_class()
     config: Any = parse(config_class, resolve_inputs(file_params(config_class), assignment["settings"]))
     context = make_context(assignment, faults, control, progress)

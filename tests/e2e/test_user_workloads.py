@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, Cli
+from workloads.context import Context
+from workloads.independent_chains.config import Config
+from workloads.independent_chains.run import run
 
 pytestmark = pytest.mark.cluster
 
@@ -67,6 +70,20 @@ def test_the_example_has_all_that_the_shipped_ones_have(here: Cli) -> None:
     assert killed["result_digest"] == calm["result_digest"]
 
 
+def test_a_log_density_killed_and_resumed_has_the_draws_of_one_process(here: Cli, user: Cli, tmp_path: Path) -> None:
+    model, chains = "./examples/logdensity.py:logdensity", {"num_chains": 8, "num_warmup": 100}
+    settings = [f"{name}={value}" for name, value in {"model": model, "num_draws": 100, **chains}.items()]
+    fault = ["--checkpoint-every", "50", "--inject", "kill rank=1 step=100"]
+    here("submit", "independent-chains", *(word for one in settings for word in ("--set", one)), "--set",
+         "draws_per_dispatch=50", "--name", "density", *fault)  # fmt: skip
+    assert here.job("density")["attempt"] == 2 and here.job("density")["spec"]["config"]["model"] == model
+    longer = user.json("submit", "--resume", "density", "--set", "num_draws=150")  # in the folder that it had
+    assert here.events("density", "resumed")[-1]["step"] == 200
+    assert longer["integrity"]["status"] == "ok"
+    alone = run(Config(model=model, num_draws=150, **chains), Context.local(tmp_path / "alone", user_folder=ROOT))
+    assert longer["result_digest"] == alone.result_digest
+
+
 def test_by_default_a_job_has_the_files_name_and_can_be_resumed_with_other_parameters(user: Cli) -> None:
     out = user("submit", "./small.py:run", "--set", "size=4")
     assert "value   12" in out and "small-1" in out
@@ -98,6 +115,8 @@ def test_a_workloads_parameters_are_told_by_a_host(user: Cli, here: Cli) -> None
         ("pkg.absent:run", [], "there is no module 'pkg.absent'"),
         ("./broken.py:run", [], "No module named 'no_such_package'"),
         ("./script.py:run", [], "leave that line out, or run the file as a script"),
+        ("independent-chains", ["model=./absent.py:f"], "there is no file absent.py in"),
+        ("independent-chains", ["model=./small.py:run"], "nothing says where chains start"),
     ],
 )
 def test_a_mistake_is_refused_with_exit_code_2_and_no_job(

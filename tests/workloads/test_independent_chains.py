@@ -31,9 +31,10 @@ from workloads.params import parse
 from workloads.result import Result
 
 SMALL: dict[str, Any] = {"num_chains": 10, "num_warmup": 60, "num_draws": 60, "draws_per_dispatch": 25}
-SETTINGS = [SMALL, SMALL | {"model": "eight-schools", "sampler": "nuts"}]
+EXAMPLE = {"model": f"{Path(__file__).parents[2] / 'examples' / 'logdensity.py'}:logdensity"}
+SETTINGS = [SMALL, SMALL | EXAMPLE, SMALL | {"model": "eight-schools", "sampler": "nuts"}]
 # Hosts, devices of each, and how many of the settings: NUTS takes 6 s of compilation a device.
-LAYOUTS = [(1, 2, 1), (1, 3, 2), (1, 4, 1), (2, 2, 2), (4, 1, 1)]
+LAYOUTS = [(1, 2, 2), (1, 3, 3), (1, 4, 2), (2, 2, 3), (4, 1, 2)]
 
 
 @dataclasses.dataclass(frozen=True)

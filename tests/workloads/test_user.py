@@ -7,7 +7,8 @@ import pytest
 
 from workloads.errors import ConfigError
 from workloads.params import describe, parse
-from workloads.user import Target, check, load, parse_target
+from workloads.target import Target, parse_target
+from workloads.user import check, load
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 - `config`: parameters (imports no JAX)
 - `models`: the posteriors by name
+- `user_model`: a log density of the user's as one more
 - `sampler`: one transition of one chain, by TFP's HMC or NUTS
 - `program`: many transitions of one block of chains in one dispatch, compiled alike for every device
 - `blocks`: which device runs which chains, and how their arrays come together again

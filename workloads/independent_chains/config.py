@@ -13,8 +13,10 @@ class Config:
 
     model: str = param(
         "gaussian",
-        "gaussian: 2-D, correlated; eight-schools: hierarchical, non-centred; funnel: Neal's, in 10 dimensions",
+        "gaussian: 2-D, correlated; eight-schools: hierarchical, non-centred; funnel: Neal's, in 10 dimensions; or a "
+        "log density of yours, with initial_position(key) beside it",
         choices=("gaussian", "eight-schools", "funnel"),
+        function_check="workloads.independent_chains.user_model:check",
     )
     sampler: str = param(
         "hmc",

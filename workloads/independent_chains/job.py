@@ -13,14 +13,16 @@ from workloads.errors import ConfigError
 from workloads.independent_chains.blocks import DEVICE_AXIS, BlockLayout
 from workloads.independent_chains.config import Config
 from workloads.independent_chains.history import History
-from workloads.independent_chains.models import MODELS
+from workloads.independent_chains.models import MODELS, Model, report_as_sampled
 from workloads.independent_chains.program import BlockProgram, Programs, compile_programs
 from workloads.independent_chains.sampler import ChainState, Sampler
 from workloads.independent_chains.sampling import BlockRun, advance_blocks
+from workloads.independent_chains.user_model import user_model
 from workloads.integrity import Verdict
 
 # Transitions that every device computes alike in a replica check.
 PROBE_TRANSITIONS = 8
+MAX_NAMED = 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,6 +31,7 @@ class Job:
 
     Attributes:
         config, context: as `run` got them.
+        model: what is sampled.
         layout: which device runs which chains.
         programs: compiled for this rank's devices.
         runs: this rank's blocks.
@@ -37,6 +40,7 @@ class Job:
 
     config: Config
     context: Context
+    model: Model
     layout: BlockLayout
     programs: Programs
     runs: tuple[BlockRun, ...]
@@ -69,6 +73,22 @@ class Job:
             run.history.fill(mine["history"])
         self.saver.start_from(found.step)
         return found.step
+
+    def check_start(self) -> None:
+        """Refuses to sample where a chain cannot move from its start; every rank must call it.
+
+        Raises:
+            ConfigError: on every rank, naming the chains, whichever rank has them.
+        """
+        own = [chain for run in self.runs for chain in stuck_chains(run.chains, run.state)]
+        stuck = dict(sorted(pair for pairs in self.context.exchange.all_gather("starts", own) for pair in pairs))
+        if stuck:
+            named = "; ".join(f"chain {chain}: {why}" for chain, why in list(stuck.items())[:MAX_NAMED])
+            raise ConfigError(
+                f"model={self.config.model}: {len(stuck)} of {self.config.num_chains} chains cannot start where "
+                f"initial_position puts them ({named}{'; ...' if len(stuck) > MAX_NAMED else ''}); the log density and "
+                f"its gradient must be finite there"
+            )
 
     def sample(self, start: int) -> None:
         """Makes the transitions from `start` to the last; ranks meet only where a check or a checkpoint is due."""
@@ -152,7 +172,8 @@ def start_job(config: Config, context: Context) -> Job:
     )
     local = layout.local_blocks()
     devices = list(dict.fromkeys(device for _, device in local))
-    programs = compile_programs(_block_program(config), context, devices)
+    model = MODELS.get(config.model) or user_model(context.function(config.model))
+    programs = compile_programs(_block_program(config, model), context, devices)
     runs = tuple(
         BlockRun(
             block=block,
@@ -163,11 +184,32 @@ def start_job(config: Config, context: Context) -> Job:
         )
         for block, device in local
     )
-    return Job(config=config, context=context, layout=layout, programs=programs, runs=runs, saver=Saver(context))
+    return Job(
+        config=config,
+        context=context,
+        model=model,
+        layout=layout,
+        programs=programs,
+        runs=runs,
+        saver=Saver(context),
+    )
 
 
-def _block_program(config: Config) -> BlockProgram:
-    model = MODELS[config.model]
+def stuck_chains(chains: np.ndarray, state: ChainState) -> list[tuple[int, str]]:
+    """The chains of a block that have no finite log density or gradient, each with what it has."""
+    state = jax.device_get(state)
+    found = []
+    for row, chain in enumerate(chains):
+        gradients = report_as_sampled(state["gradient"])
+        broken = [name for name, leaf in gradients.items() if not np.isfinite(leaf[row]).all()]
+        if not np.isfinite(state["log_density"][row]):
+            found.append((int(chain), f"log density {state['log_density'][row]}"))
+        elif broken:
+            found.append((int(chain), f"gradient by {', '.join(broken)} not finite"))
+    return found
+
+
+def _block_program(config: Config, model: Model) -> BlockProgram:
     sampler = Sampler(
         model=model,
         kind=config.sampler,

@@ -20,14 +20,14 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from workloads.context import Context
-from workloads.independent_chains.models import Model, Position
+from workloads.independent_chains.models import Model, Quantities
 from workloads.independent_chains.sampler import ChainState, Sampler, Stats
 
 
 class Trace(TypedDict):
     """Transitions in order; leaves have the leading axes (draws_per_dispatch, block_size)."""
 
-    draws: Position
+    draws: Quantities
     stats: Stats
 
 

@@ -5,14 +5,15 @@ from typing import Any
 
 import numpy as np
 
-from workloads.context import Context
 from workloads.independent_chains.blocks import BlockLayout
 from workloads.independent_chains.config import Config
 from workloads.independent_chains.history import History
-from workloads.independent_chains.models import MODELS
+from workloads.independent_chains.job import Job
 from workloads.mcmc.dataset import save_dataset
 from workloads.mcmc.diagnostics import find_problems, headline, scalars, summarize
 from workloads.mcmc.plots import plot_lines, plot_log_density, plot_rank, plot_scatter, plot_trace
+
+MAX_SCALARS = 100  # of one variable; each takes 10-20 ms to diagnose
 
 
 def assess(config: Config, history: History, layout: BlockLayout) -> tuple[dict[str, float], dict[str, Any]]:
@@ -24,7 +25,7 @@ def assess(config: Config, history: History, layout: BlockLayout) -> tuple[dict[
         layout: which device ran what.
     """
     stats = history.sample_stats()
-    summaries = summarize(history.draws)
+    summaries = summarize(history.draws, MAX_SCALARS)
     metrics = {
         **headline(summaries, stats["diverging"]),
         "accept_rate": float(stats["acceptance_rate"].mean(dtype=np.float64)),
@@ -35,6 +36,7 @@ def assess(config: Config, history: History, layout: BlockLayout) -> tuple[dict[
     return metrics, {
         "problems": problems + idle_devices(config, layout),
         "parameters": {label: dataclasses.asdict(summary) for label, summary in summaries.items()},
+        "max_scalars_diagnosed_of_each_variable": MAX_SCALARS,
         "divergences_of_chains": [int(count) for count in stats["diverging"].sum(axis=1)],
     }
 
@@ -53,23 +55,22 @@ def idle_devices(config: Config, layout: BlockLayout) -> list[str]:
     ]
 
 
-def write_results(config: Config, context: Context, history: History) -> None:
+def write_results(job: Job, history: History) -> None:
     """Writes `chains.nc` and the plots; for rank 0 alone.
 
     Args:
-        config: parameters.
-        context: this rank.
+        job: that has made the draws.
         history: of all chains.
     """
-    model = MODELS[config.model]
+    config, context = job.config, job.context
     stats = history.sample_stats()
     save_dataset(
         context.results_folder() / "chains.nc",
         history.draws,
         stats,
         attributes={"model": config.model, "sampler": config.sampler, "seed": context.seed},
-        dims=model.dims,
-        coords=model.coords,
+        dims=job.model.dims,
+        coords=job.model.coords,
     )
     title = f"{config.model}, {config.sampler.upper()}, {config.num_chains} chains"
     shown = scalars(history.draws)

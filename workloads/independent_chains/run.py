@@ -19,11 +19,13 @@ def run(config: Config, context: Context, resume: bool = False) -> Result:
         resume: go on from the newest good checkpoint, if there is one; the draws are those of a run that never stopped.
 
     Raises:
-        ConfigError: the checkpoint is of other parameters or another seed.
+        ConfigError: the checkpoint is of other parameters or another seed, or a chain cannot start where it is put.
         ReplicaDivergenceError: devices compute differently, or ranks hold different results.
     """
     job = start_job(config, context)
     start = job.restore() if resume else 0
+    if not start:
+        job.check_start()
 
     clock = time.perf_counter()
     job.sample(start)
@@ -36,7 +38,7 @@ def run(config: Config, context: Context, resume: bool = False) -> Result:
         job.save(config.num_transitions, state, history)
     metrics, diagnostics = assess(config, history, job.layout)
     if context.is_first:
-        write_results(config, context, history)
+        write_results(job, history)
 
     job.saver.wait()
     times = context.exchange.all_gather("seconds", {"compile_s": job.programs.compile_s, "run_s": run_s})

@@ -79,8 +79,8 @@ class Sampler:
 
     def init(self, position: Position) -> ChainState:
         """The state of a chain before its first transition."""
-        parts = self._parts(position)
-        return self._state(parts, self._kernel().bootstrap_results(parts))
+        parts, structure = jax.tree.flatten(position)
+        return self._state(structure, parts, self._kernel(structure).bootstrap_results(parts))
 
     def step(self, state: ChainState, key: jax.Array, index: jax.Array) -> tuple[ChainState, Stats]:
         """One transition.
@@ -90,11 +90,11 @@ class Sampler:
             key: typed key of this transition.
             index: int32 scalar, transitions of this chain so far.
         """
-        kernel = self._kernel()
-        parts = self._parts(state["position"])
+        parts, structure = jax.tree.flatten(state["position"])
+        kernel = self._kernel(structure)
         results = self._kernel_results(kernel, parts, state, index)
         parts, results = kernel.one_step(parts, results, seed=jax.random.key_data(key))
-        state_after = self._state(parts, results)
+        state_after = self._state(structure, parts, results)
         inner = results.inner_results
         stats = Stats(
             lp=state_after["log_density"],
@@ -116,9 +116,9 @@ class Sampler:
             n_steps=jnp.zeros(shape, jnp.int32),
         )
 
-    def _kernel(self) -> Any:
+    def _kernel(self, structure: jax.tree_util.PyTreeDef) -> Any:
         def log_density(*parts: jax.Array) -> jax.Array:
-            return self.model.log_density(dict(zip(self.model.shapes, parts, strict=True)))
+            return self.model.log_density(structure.unflatten(parts))
 
         if self.kind == "nuts":
             inner = tfm.NoUTurnSampler(
@@ -144,7 +144,7 @@ class Sampler:
         fresh = kernel.bootstrap_results(parts)
         current = {
             "target_log_prob": state["log_density"],
-            "grads_target_log_prob": self._parts(state["gradient"]),
+            "grads_target_log_prob": jax.tree.leaves(state["gradient"]),
         }
         inner = fresh.inner_results
         if self.kind == "nuts":
@@ -159,19 +159,16 @@ class Sampler:
             log_averaging_step=[state["log_averaging_step"]],
         )
 
-    def _state(self, parts: list[jax.Array], results: Any) -> ChainState:
+    def _state(self, structure: jax.tree_util.PyTreeDef, parts: list[jax.Array], results: Any) -> ChainState:
         current = results.inner_results if self.kind == "nuts" else results.inner_results.accepted_results
         return ChainState(
-            position=dict(zip(self.model.shapes, parts, strict=True)),
+            position=structure.unflatten(parts),
             log_density=current.target_log_prob,
-            gradient=dict(zip(self.model.shapes, current.grads_target_log_prob, strict=True)),
+            gradient=structure.unflatten(current.grads_target_log_prob),
             step_size=results.new_step_size,
             error_sum=results.error_sum[0],
             log_averaging_step=results.log_averaging_step[0],
         )
-
-    def _parts(self, tree: Position) -> list[jax.Array]:
-        return [tree[name] for name in self.model.shapes]
 
     def _diverging(self, inner: Any) -> jax.Array:
         if self.kind == "nuts":

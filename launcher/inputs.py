@@ -1,0 +1,124 @@
+"""What a job is given, checked: every parameter's value, the files that parameters name, the user's folder."""
+
+import dataclasses
+import importlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from cluster.place_code import Code
+from cluster.record import Cluster
+from launcher.errors import UserError
+from launcher.job import InputFile
+from launcher.temporary import sha256_of, temporary_folder
+from launcher.user_submission import Packed, inspect, pack_user_folder, require_file
+from workloads.errors import ConfigError
+from workloads.layout import Layout
+from workloads.params import file_params, function_params
+from workloads.registry import checked_config
+from workloads.target import parse_target
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What a job is given.
+
+    Attributes:
+        config: every parameter with its value.
+        settings: `{parameter: text}` as given, without files.
+        files: that are shipped, by the parameter that names them; the user's folder too.
+        paths: where they are here, by sha256.
+    """
+
+    config: Mapping[str, Any]
+    settings: Mapping[str, str]
+    files: Mapping[str, InputFile]
+    paths: Mapping[str, Path]
+
+
+def find_inputs(
+    cluster: Cluster,
+    workload: str,
+    settings: Mapping[str, str],
+    layout: Layout,
+    code: Code,
+    kept: Packed | None = None,
+) -> Inputs:
+    """Everything about a job's parameters, checked here or, where code of the user's is needed for it, on a host.
+
+    Args:
+        cluster: that is up.
+        workload: as submitted.
+        settings: `{parameter: text}`.
+        layout: that the config must fit.
+        code: of our packages.
+        kept: the user's folder as an earlier run of the job had it; None: the one that one is in, if it is needed.
+
+    Raises:
+        UserError: with the parameter, what was given, and what would fit; or what is wrong with the user's function.
+    """
+    if parse_target(workload) is None:
+        return _shipped_inputs(cluster, workload, settings, layout, code, kept)
+    files, paths = folder = kept or _folder_with([workload])
+    seen = inspect(cluster, workload, settings, layout, folder, code)
+    return Inputs(config=seen["config"], settings=dict(settings), files=files, paths=paths)
+
+
+def _shipped_inputs(
+    cluster: Cluster, workload: str, settings: Mapping[str, str], layout: Layout, code: Code, kept: Packed | None
+) -> Inputs:
+    config = _check_config(workload, settings, layout)
+    rest, files, paths = _input_files(file_params(type(config)), settings)
+    if functions := function_params(config):
+        folder = kept or _folder_with(getattr(config, param) for param in functions)
+        inspect(cluster, workload, settings, layout, folder, code)
+        files, paths = {**files, **folder[0]}, {**paths, **folder[1]}
+    return Inputs(config=dataclasses.asdict(config), settings=rest, files=files, paths=paths)
+
+
+def _folder_with(functions: Iterable[str]) -> Packed:
+    """The folder that one is in, which has the files of these functions."""
+    for text in functions:
+        target = parse_target(text)
+        assert target is not None
+        require_file(target, Path.cwd())
+    return pack_user_folder(Path.cwd())
+
+
+def _check_config(name: str, settings: Mapping[str, str], layout: Layout) -> Any:
+    try:
+        return checked_config(name, settings, layout)
+    except ConfigError as error:
+        raise UserError(str(error)) from error
+
+
+def _input_files(
+    params: Mapping[str, str | None], settings: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, InputFile], dict[str, Path]]:
+    """Splits file parameters from the rest: `(settings, input files by parameter, paths by sha256)`.
+
+    A URL and `host:/path` are read on the hosts and stay settings.
+    """
+    rest, files, paths = dict(settings), {}, {}
+    for param, maker in params.items():
+        text = settings.get(param)
+        if text is None and maker is None:
+            continue
+        if text is not None and ("://" in text or text.startswith("host:")):
+            rest[param] = text.removeprefix("host:")
+            continue
+        path = Path(text).expanduser() if text is not None else _make_default(str(maker))
+        if not path.is_file():
+            raise UserError(f"{param}={text}: there is no such file here (a file on the hosts: {param}=host:/path)")
+        digest = sha256_of(path)
+        files[param] = InputFile(name=path.name, sha256=digest, num_bytes=path.stat().st_size)
+        paths[digest] = path
+        rest.pop(param, None)
+    return rest, files, paths
+
+
+def _make_default(maker: str) -> Path:
+    """Freezes a workload's default input."""
+    module, _, function = maker.partition(":")
+    path: Path = getattr(importlib.import_module(module), function)(temporary_folder())
+    return path
