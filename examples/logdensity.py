@@ -16,28 +16,30 @@ STACK_LOSS = [42, 37, 37, 28, 18, 18, 19, 20, 15, 14, 14, 13, 11, 12, 8, 7, 8, 8
 
 FEATURES = np.array([AIR_FLOW, WATER_TEMPERATURE, ACID_CONCENTRATION], np.float32).T  # (days, features)
 LOSS = np.array(STACK_LOSS, np.float32)
-MEAN, SCALE = FEATURES.mean(axis=0), FEATURES.std(axis=0)
-STANDARDISED = (FEATURES - MEAN) / SCALE  # one step size then suits all weights
+MEAN = FEATURES.mean(axis=0)
+# Columns that are orthogonal and of one length: one step size then suits all weights.
+ORTHOGONAL, TRIANGULAR = np.linalg.qr((FEATURES - MEAN) / np.sqrt(len(LOSS)))
+COLUMNS, TO_SLOPES = ORTHOGONAL * np.sqrt(len(LOSS)), np.linalg.inv(TRIANGULAR)
 
 
 def logdensity(position):
-    """Of a position, any tree of real arrays: {"weights": {"intercept": (), "slopes": (3,)}, "log_variance": ()}."""
+    """Of a position, any tree of real arrays: {"weights": {"level": (), "columns": (3,)}, "log_variance": ()}."""
     weights, log_variance = position["weights"], position["log_variance"]
-    expected = weights["intercept"] + STANDARDISED @ weights["slopes"]
+    expected = weights["level"] + COLUMNS @ weights["columns"]
     return jnp.sum(jax.scipy.stats.norm.logpdf(LOSS, expected, jnp.exp(log_variance / 2)))
 
 
 def initial_position(key):
     """Where a chain starts, at random; its shapes are those of the position."""
     keys = jax.random.split(key, 3)
-    weights = {"intercept": 15 + jax.random.normal(keys[0]), "slopes": jax.random.normal(keys[1], (3,))}
+    weights = {"level": 15 + jax.random.normal(keys[0]), "columns": jax.random.normal(keys[1], (3,))}
     return {"weights": weights, "log_variance": 4 + jax.random.uniform(keys[2])}
 
 
 def report(position):
-    """What the results show; without it the position itself, as `weights.slopes` and so on."""
-    slopes = position["weights"]["slopes"] / SCALE
-    intercept = position["weights"]["intercept"] - jnp.dot(slopes, MEAN)
+    """What the results show; without it the position itself, as `weights.level` and so on."""
+    slopes = TO_SLOPES @ position["weights"]["columns"]
+    intercept = position["weights"]["level"] - jnp.dot(slopes, MEAN)
     return {"intercept": intercept, "slopes": slopes, "noise": jnp.exp(position["log_variance"] / 2)}
 
 

@@ -70,6 +70,7 @@ def test_the_example_has_all_that_the_shipped_ones_have(here: Cli) -> None:
     assert killed["result_digest"] == calm["result_digest"]
 
 
+@pytest.mark.slow
 def test_a_log_density_killed_and_resumed_has_the_draws_of_one_process(here: Cli, user: Cli, tmp_path: Path) -> None:
     model, chains = "./examples/logdensity.py:logdensity", {"num_chains": 8, "num_warmup": 100}
     settings = [f"{name}={value}" for name, value in {"model": model, "num_draws": 100, **chains}.items()]
