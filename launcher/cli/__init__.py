@@ -24,6 +24,7 @@ COMMANDS = {
     "results": "launcher.cli.results",
     "cancel": "launcher.cli.jobs",
     "workloads": "launcher.cli.workloads",
+    "new": "launcher.cli.new",
     "doctor": "launcher.cli.doctor",
     "demo": "launcher.cli.demo",
 }

@@ -59,14 +59,16 @@ def user(cli: Cli, cluster: str, tmp_path: Path) -> Cli:
     return Cli(cli.home, tmp_path)
 
 
-def test_the_example_has_all_that_the_shipped_ones_have(here: Cli) -> None:
-    calm = here.json("submit", EXAMPLE, "--set", "num_steps=60", "--name", "mine-calm")
+def test_what_new_writes_has_all_that_the_shipped_ones_have(user: Cli) -> None:
+    user("new", "ridge")
+    submit = ["submit", "./ridge.py:run", "--set", "num_steps=60"]
+    calm = user.json(*submit, "--name", "ridge-calm")
     assert calm["config"]["num_steps"] == 60 and calm["config"]["learning_rate"] == 0.1
     assert calm["integrity"]["status"] == "ok" and calm["metrics"]["loss"] > 0
-    fault = ["--checkpoint-every", "10", "--inject", "kill rank=1 step=40"]
-    killed = here.json("submit", EXAMPLE, "--set", "num_steps=60", "--name", "mine-killed", *fault)
-    assert here.job("mine-killed")["attempt"] == 2
-    assert here.events("mine-killed", "resumed")[-1]["step"] in (10, 20, 30)  # the newest that was committed by then
+    assert [Path(file).name for file in calm["results"]] == ["summary.json", "weights.npy"]
+    killed = user.json(*submit, "--name", "ridge-killed", "--checkpoint-every", "10", "--inject", "kill rank=1 step=40")
+    assert user.job("ridge-killed")["attempt"] == 2
+    assert user.events("ridge-killed", "resumed")[-1]["step"] in (10, 20, 30)  # the newest that was committed by then
     assert killed["result_digest"] == calm["result_digest"]
 
 

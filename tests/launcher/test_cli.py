@@ -30,6 +30,7 @@ SURFACE = {
     "results": ["--json", "--output"],
     "cancel": [],
     "workloads": ["--cluster", "--json"],
+    "new": [],
     "doctor": ["--json", "--security"],
     "demo": ["--keep"],
 }  # fmt: skip
