@@ -176,9 +176,10 @@ class Agent:
         keep(cold.end_after(rank))
         return rank
 
-    async def inspect(self, question: dict[str, Any], folder: tuple[str, str], code_digest: str) -> dict[str, Any]:
-        """Imports a user's workload in a process of its own, and tells its parameters."""
-        return await inspect(question, self._environment(code_digest), await user_folder(self.folder, *folder))
+    async def inspect(self, question: dict[str, Any], folder: tuple[str, ...], code_digest: str) -> dict[str, Any]:
+        """Imports a workload in a process of its own and tells its parameters; `folder` is the user's, or empty."""
+        place = await user_folder(self.folder, *folder) if folder else self.folder / "work"
+        return await inspect(question, self._environment(code_digest), place)
 
     async def execute(self, words: list[str], timeout_s: float) -> Executed:
         """Runs a command on this host, beside whatever runs; ends it after `timeout_s`."""

@@ -19,6 +19,7 @@ from launcher.user_process import INSPECTION_TIMEOUT_S
 
 FACTS_TIMEOUT_S = 120.0
 STATE_TIMEOUT_S = 5.0
+LOOK_TIMEOUT_S = STATE_TIMEOUT_S + INSPECTION_TIMEOUT_S
 
 
 async def states(cluster: Cluster, pool: HostPool) -> list[Message]:
@@ -51,22 +52,36 @@ async def facts(pool: HostPool) -> list[Message]:
 
 
 async def inspect(pool: HostPool, blobs: BlobStore, request: Message) -> Message:
-    """Has the first host that answers import a user's workload; see `launcher.rank.inspect_workload`."""
-    folder, code = tuple(request["folder"]), request["code"]
-    missing = blobs.missing([folder[0], code])
+    """Has hosts import a user's workload: `{host: what launcher.rank.inspect_workload says}`.
+
+    What travels is the same everywhere, so that the first host which answers will do; what is installed may differ, so
+    that all are asked. A host that is lost says nothing.
+    """
+    folder, code = tuple(request["folder"] or ()), request["code"]
+    missing = blobs.missing([*folder[:1], code])
     if missing:
         return {"missing": missing}
     question = {key: request[key] for key in ("workload", "settings", "num_hosts", "devices_per_host")}
-    for agent in pool.agents.values():
+
+    async def ask(host: str) -> Message:
+        agent = pool.agents[host]
         try:
-            await asyncio.wait_for(ship(blobs, [agent], code, [folder]), STATE_TIMEOUT_S + INSPECTION_TIMEOUT_S)
-            answer: Message = await asyncio.wait_for(
-                agent.inspect.remote(question, folder, code), STATE_TIMEOUT_S + INSPECTION_TIMEOUT_S
-            )
+            await asyncio.wait_for(ship(blobs, [agent], code, [folder] if folder else []), LOOK_TIMEOUT_S)
+            answer: Message = await asyncio.wait_for(agent.inspect.remote(question, folder, code), LOOK_TIMEOUT_S)
         except (RayError, TimeoutError):
-            continue  # that host is lost
-        return answer
-    raise FailureError("no host has answered, so that nobody could look at the workload; see `spmd-launch status`")
+            return {}
+        return {host: answer}
+
+    answers: Message = {}
+    if request["every_host"]:
+        for answer in await asyncio.gather(*map(ask, pool.agents)):
+            answers |= answer
+    else:
+        for host in pool.agents:
+            answers = answers or await ask(host)
+    if not answers:
+        raise FailureError("no host has answered, so that nobody could look at the workload; see `spmd-launch status`")
+    return {"hosts": answers}
 
 
 async def execute(pool: HostPool, hosts: Sequence[str], words: Sequence[str], timeout_s: float) -> list[Message]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import importlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,11 @@ from cluster.record import Cluster
 from launcher.errors import UserError
 from launcher.job import InputFile
 from launcher.temporary import sha256_of, temporary_folder
-from launcher.user_submission import Packed, inspect, pack_user_folder, require_file
+from launcher.user_submission import Packed, folder_with, inspect, require_installed
 from workloads.errors import ConfigError
 from workloads.layout import Layout
 from workloads.params import file_params, function_params
-from workloads.registry import checked_config
+from workloads.registry import WORKLOADS, checked_config
 from workloads.target import parse_target
 
 
@@ -57,10 +57,18 @@ def find_inputs(
     Raises:
         UserError: with the parameter, what was given, and what would fit; or what is wrong with the user's function.
     """
-    if parse_target(workload) is None:
+    if workload in WORKLOADS:
         return _shipped_inputs(cluster, workload, settings, layout, code, kept)
-    files, paths = folder = kept or _folder_with([workload])
+    if parse_target(workload) is None:
+        require_installed(workload)
+    folder = kept
+    if kept is None:
+        functions = [text for text in settings.values() if (target := parse_target(text)) and target.is_file]
+        if parse_target(workload) is not None:
+            functions = [workload, *functions]
+        folder = folder_with(functions) if functions else None
     seen = inspect(cluster, workload, settings, layout, folder, code)
+    files, paths = folder or ({}, {})
     return Inputs(config=seen["config"], settings=dict(settings), files=files, paths=paths)
 
 
@@ -70,19 +78,10 @@ def _shipped_inputs(
     config = _check_config(workload, settings, layout)
     rest, files, paths = _input_files(file_params(type(config)), settings)
     if functions := function_params(config):
-        folder = kept or _folder_with(getattr(config, param) for param in functions)
+        folder = kept or folder_with(getattr(config, param) for param in functions)
         inspect(cluster, workload, settings, layout, folder, code)
         files, paths = {**files, **folder[0]}, {**paths, **folder[1]}
     return Inputs(config=dataclasses.asdict(config), settings=rest, files=files, paths=paths)
-
-
-def _folder_with(functions: Iterable[str]) -> Packed:
-    """The folder that one is in, which has the files of these functions."""
-    for text in functions:
-        target = parse_target(text)
-        assert target is not None
-        require_file(target, Path.cwd())
-    return pack_user_folder(Path.cwd())
 
 
 def _check_config(name: str, settings: Mapping[str, str], layout: Layout) -> Any:

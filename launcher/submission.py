@@ -24,7 +24,6 @@ from launcher.sending import ask_with_bytes, our_code
 from launcher.storage import storage_root
 from launcher.user_submission import default_name
 from workloads.layout import Layout
-from workloads.target import parse_target
 from workloads.versions import versions
 
 
@@ -61,8 +60,7 @@ def prepare(request: Request) -> Prepared:
     """
     cluster = choose_cluster(request.cluster)
     layout = choose_layout(cluster, request.num_hosts)
-    target = parse_target(request.workload)
-    name = choose_name(request.name, default_name(target) if target else request.workload)
+    name = choose_name(request.name, default_name(request.workload))
     faults = [parse_fault(text) for text in request.faults]
     check_faults(faults, layout.num_hosts, layout.devices_per_host, cluster.spec.provider.owns_ray)
     code = our_code(cluster)

@@ -1,7 +1,7 @@
 """What is different for a job with code of the user's: their folder travels, and a host looks at their functions."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from cluster.place_code import Code
@@ -14,8 +14,11 @@ from launcher.protocol import Message
 from launcher.sending import ask_with_bytes, our_code
 from launcher.temporary import sha256_of, temporary_folder
 from launcher.user_folder import NAME, pack_folder
+from workloads.errors import ConfigError
+from workloads.installed import InstalledWorkload, find_installed
 from workloads.layout import Layout
 from workloads.params import ParamInfo
+from workloads.registry import WORKLOADS, no_such_workload
 from workloads.target import Target, parse_target
 
 INSPECTION_TIMEOUT_S = 180.0
@@ -30,7 +33,7 @@ def pack_user_folder(folder: Path) -> Packed:
     return {FOLDER: InputFile(name=NAME, sha256=digest, num_bytes=archive.stat().st_size)}, {digest: archive}
 
 
-def require_file(target: Target, folder: Path) -> None:
+def _require_file(target: Target, folder: Path) -> None:
     """Refuses a file that is not there, before anything is sent.
 
     Raises:
@@ -43,59 +46,116 @@ def require_file(target: Target, folder: Path) -> None:
         raise UserError(f"there is no file {target.place} in {folder}")
 
 
-def default_name(target: Target) -> str:
+def default_name(workload: str) -> str:
     """What a job is called by default: `my-workload` of `./my_workload.py:run`."""
-    return re.sub(r"[^a-z0-9]+", "-", target.stem.lower()).strip("-")[:40] or "workload"
+    target = parse_target(workload)
+    word = target.stem if target else workload
+    return re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-")[:40] or "workload"
 
 
 def look_at_user_workload(workload: str, cluster_name: str | None) -> list[ParamInfo]:
-    """The parameters of a workload of the user's, which a host imports.
+    """The parameters of a workload of the user's or of an installed package, which a host imports.
 
     Args:
-        workload: as `./my_file.py:run`, relative to the folder one is in.
+        workload: as `./my_file.py:run`, relative to the folder one is in; or a name.
         cluster_name: None: the only cluster that is up.
 
     Raises:
         UserError: there is no such function, or its module cannot be imported.
     """
-    target, cluster = parse_target(workload), choose_cluster(cluster_name)
-    assert target is not None
-    require_file(target, Path.cwd())
-    code = our_code(cluster)
-    seen = inspect(cluster, workload, None, choose_layout(cluster, None), pack_user_folder(Path.cwd()), code)
+    cluster = choose_cluster(cluster_name)
+    folder = folder_with([workload]) if parse_target(workload) else None
+    seen = inspect(cluster, workload, None, choose_layout(cluster, None), folder, our_code(cluster))
     return [ParamInfo(**{**param, "choices": tuple(param["choices"])}) for param in seen["params"]]
 
 
+def require_installed(workload: str) -> InstalledWorkload:
+    """What a package that is installed here offers under that name.
+
+    Raises:
+        UserError: none does, with the nearest name there is; or several do.
+    """
+    try:
+        found = find_installed(workload)
+    except ConfigError as error:
+        raise UserError(str(error)) from error
+    if found is None:
+        raise UserError(no_such_workload(workload))
+    return found
+
+
+def folder_with(functions: Iterable[str]) -> Packed:
+    """The folder that one is in, packed, which has the files of these functions.
+
+    Raises:
+        UserError: it has not, or it is too large.
+    """
+    for text in functions:
+        target = parse_target(text)
+        assert target is not None
+        _require_file(target, Path.cwd())
+    return pack_user_folder(Path.cwd())
+
+
 def inspect(
-    cluster: Cluster, workload: str, settings: Mapping[str, str] | None, layout: Layout, folder: Packed, code: Code
+    cluster: Cluster,
+    workload: str,
+    settings: Mapping[str, str] | None,
+    layout: Layout,
+    folder: Packed | None,
+    code: Code,
 ) -> Message:
-    """Has a host import what is the user's in a workload; see `launcher.rank.inspect_workload`.
+    """Has hosts import what is the user's in a workload; see `launcher.rank.inspect_workload`.
 
     Args:
         cluster: that is up.
         workload: as submitted.
         settings: `{parameter: text}`; None: only its parameters are wanted.
         layout: that the config must fit.
-        folder: of the user.
+        folder: of the user; None: all of it is installed on the hosts, each of which is asked.
         code: of our packages.
 
     Returns:
         `params`, and `config` where there are settings.
 
     Raises:
-        UserError: what is wrong with it.
+        UserError: what is wrong with it, and where hosts do not say the same on which.
     """
-    files, paths = folder
+    file = folder[0][FOLDER] if folder else None
     request = {
         "op": "inspect",
         "workload": workload,
         "settings": None if settings is None else dict(settings),
         "num_hosts": layout.num_hosts,
         "devices_per_host": layout.devices_per_host,
-        "folder": [files[FOLDER].sha256, files[FOLDER].name],
+        "folder": [file.sha256, file.name] if file else None,
+        "every_host": parse_target(workload) is None and workload not in WORKLOADS,
         "code": code.digest,
     }
-    answer = ask_with_bytes(cluster, request, code, paths, INSPECTION_TIMEOUT_S)
-    if "refused" in answer:
-        raise UserError(answer["refused"])
+    answers = ask_with_bytes(cluster, request, code, folder[1] if folder else {}, INSPECTION_TIMEOUT_S)["hosts"]
+    if problem := disagreement(workload, answers):
+        raise UserError(problem)
+    answer: Message = next(iter(answers.values()))
     return answer
+
+
+def disagreement(workload: str, answers: Mapping[str, Message]) -> str:
+    """Why a workload will not do, or '': hosts have it not, refuse it, or have it from different packages.
+
+    Args:
+        workload: as submitted.
+        answers: by host, see `launcher.rank.inspect_workload`.
+    """
+    if absent := [host for host, answer in answers.items() if "absent" in answer]:
+        return (
+            f"no package on {', '.join(absent)} offers a workload {workload!r}, as one does here: install it on every "
+            f"host, or let its folder travel: submit ./FILE.py:FUNCTION"
+        )
+    for answer in answers.values():
+        if "refused" in answer:
+            return str(answer["refused"])
+    packages = {host: answer["package"] for host, answer in answers.items()}
+    if len(set(packages.values())) > 1:
+        listed = ", ".join(f"{package} on {host}" for host, package in packages.items())
+        return f"workload {workload!r}: every host must have the same package; it is of {listed}"
+    return ""

@@ -30,16 +30,18 @@ class Cli:
     Args:
         home: the state folder.
         cwd: where the user is.
+        python: that it is installed in.
     """
 
-    def __init__(self, home: Path, cwd: Path | None = None):
+    def __init__(self, home: Path, cwd: Path | None = None, python: str = sys.executable):
         self.home = home
+        self.python = python
         self.cwd = cwd
         self.environment = {**os.environ, "SPMD_LAUNCH_HOME": str(home), "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
 
     def start(self, *args: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*COMMAND, *args], env=self.environment, cwd=self.cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            [self.python, *COMMAND[1:], *args], env=self.environment, cwd=self.cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             text=True,
         )  # fmt: skip
 

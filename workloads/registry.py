@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from workloads.errors import ConfigError
+from workloads.installed import installed_workloads
 from workloads.layout import Layout
 from workloads.params import nearest, parse
 
@@ -57,14 +58,20 @@ WORKLOADS: Mapping[str, WorkloadSpec] = {
 
 
 def find(name: str) -> WorkloadSpec:
-    """The workload of that name.
+    """The shipped workload of that name.
 
     Raises:
-        ConfigError: with the nearest match.
+        ConfigError: there is none; with the nearest match, maybe of an installed package.
     """
     if name not in WORKLOADS:
-        raise ConfigError(f"no workload {name!r}{nearest(name, WORKLOADS, {})} (there are: {', '.join(WORKLOADS)})")
+        raise ConfigError(no_such_workload(name))
     return WORKLOADS[name]
+
+
+def no_such_workload(name: str) -> str:
+    """That there is none, and which there are, those of installed packages among them."""
+    names = [*WORKLOADS, *dict.fromkeys(workload.name for workload in installed_workloads())]
+    return f"no workload {name!r}{nearest(name, names, {})} (there are: {', '.join(names)})"
 
 
 def checked_config(name: str, settings: Mapping[str, str], layout: Layout) -> Any:

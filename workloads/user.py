@@ -16,8 +16,9 @@ from types import ModuleType
 from typing import Any
 
 from workloads.errors import ConfigError
+from workloads.installed import InstalledWorkload, find_installed
 from workloads.params import check_params
-from workloads.registry import WorkloadSpec, find
+from workloads.registry import WORKLOADS, WorkloadSpec, find
 from workloads.target import Target, parse_target
 
 
@@ -55,12 +56,28 @@ class UserWorkload:
 
 
 def find_workload(text: str, folder: Path) -> UserWorkload | WorkloadSpec:
-    """The workload that was submitted: ours by its name, or a function of the user's.
+    """The workload that was submitted: ours or an installed package's by its name, or a function of the user's.
+
+    Args:
+        text: as submitted.
+        folder: see `load_function`.
 
     Raises:
         ConfigError: there is none.
     """
-    return load(text, folder) if parse_target(text) else find(text)
+    if parse_target(text) is not None:
+        return load(text, folder)
+    installed = installed_workload(text)
+    return load(installed.function, folder) if installed else find(text)
+
+
+def installed_workload(text: str) -> InstalledWorkload | None:
+    """What an installed package offers under a workload's name; None for one of ours, and for the user's functions.
+
+    Raises:
+        ConfigError: several packages offer it.
+    """
+    return None if text in WORKLOADS else find_installed(text)
 
 
 def load(text: str, folder: Path) -> UserWorkload:

@@ -5,10 +5,9 @@ import textwrap
 import click
 
 from launcher.cli.console import next_commands, show_json, table
-from launcher.errors import UserError
-from workloads.errors import ConfigError
+from workloads.installed import installed_workloads, name_clashes
 from workloads.params import ParamInfo, describe
-from workloads.registry import WORKLOADS, find
+from workloads.registry import WORKLOADS
 from workloads.target import parse_target
 
 
@@ -19,13 +18,9 @@ from workloads.target import parse_target
 def workloads(name: str | None, cluster: str | None, as_json: bool) -> None:
     """List the workloads, or every parameter of one: type, default, meaning; of ./FILE.py:FUNCTION too."""
     if name is None:
-        if as_json:
-            show_json([{"name": spec.name, "summary": spec.summary} for spec in WORKLOADS.values()])
-            return
-        click.echo(table(["workload", ""], [[spec.name, spec.summary] for spec in WORKLOADS.values()]))
-        next_commands(*(f"spmd-launch workloads {spec.name}" for spec in WORKLOADS.values()))
+        _list(as_json)
         return
-    summary, params = _user_workload(name, cluster) if parse_target(name) else _shipped_workload(name)
+    summary, params = _look(name, cluster)
     if as_json:
         show_json([vars(param) if hasattr(param, "__dict__") else param for param in params])
         return
@@ -40,15 +35,28 @@ def workloads(name: str | None, cluster: str | None, as_json: bool) -> None:
     next_commands(f"spmd-launch submit {name}" + (f" --set {params[0].name}={params[0].default}" if params else ""))
 
 
-def _shipped_workload(name: str) -> tuple[str, list[ParamInfo]]:
-    try:
-        spec = find(name)
-    except ConfigError as error:
-        raise UserError(str(error)) from error
-    return spec.summary, describe(spec.config_class())
+def _list(as_json: bool) -> None:
+    installed = [one for one in installed_workloads() if one.name not in WORKLOADS]
+    if as_json:
+        shipped = [{"name": spec.name, "summary": spec.summary} for spec in WORKLOADS.values()]
+        others = [{"name": one.name, "summary": one.function, "package": one.package} for one in installed]
+        show_json([*shipped, *others])
+        return
+    listed = {spec.name: spec.summary for spec in WORKLOADS.values()}
+    listed |= {one.name: f"{one.function}, of {one.package}" for one in installed}
+    click.echo(table(["workload", ""], [[name, text] for name, text in listed.items()]))
+    for clash in name_clashes(list(WORKLOADS)):
+        click.echo(textwrap.fill(clash, 78, initial_indent="! ", subsequent_indent="  "))
+    next_commands(*(f"spmd-launch workloads {name}" for name in listed))
 
 
-def _user_workload(name: str, cluster: str | None) -> tuple[str, list[ParamInfo]]:
-    from launcher.user_submission import look_at_user_workload
+def _look(name: str, cluster: str | None) -> tuple[str, list[ParamInfo]]:
+    """What a workload is, in a line, and its parameters; those of code that is not ours are told by a host."""
+    if name in WORKLOADS:
+        return WORKLOADS[name].summary, describe(WORKLOADS[name].config_class())
+    from launcher.user_submission import look_at_user_workload, require_installed
 
-    return "a workload of yours", look_at_user_workload(name, cluster)
+    if parse_target(name) is not None:
+        return "a workload of yours", look_at_user_workload(name, cluster)
+    installed = require_installed(name)
+    return f"{installed.function}, of {installed.package}", look_at_user_workload(name, cluster)

@@ -11,6 +11,7 @@ from workloads.agreement.user_launches import watch_launches, why_unsupported
 from workloads.context import Context
 from workloads.errors import ConfigError
 from workloads.params import file_params
+from workloads.user import installed_workload
 
 
 def agree_before_start(assignment: Message, config: Any, context: Context) -> None:
@@ -26,6 +27,7 @@ def agree_before_start(assignment: Message, config: Any, context: Context) -> No
         EnvironmentMismatchError: on every rank, naming what differs and where.
         ConfigError: launches are to be watched, and this JAX does not let them be seen.
     """
+    installed = installed_workload(assignment["workload"])
     with context.phase("environment"):
         extra = {
             "code": digest_code(read_code(source_root())),
@@ -33,6 +35,7 @@ def agree_before_start(assignment: Message, config: Any, context: Context) -> No
             "seed": context.seed,
             "attempt": assignment["attempt_id"],
             "workload": assignment["workload"],
+            "package of the workload": installed.package if installed else "",
             "folder": assignment.get("user_folder", "") and assignment["files"]["folder"][0],
             "program barrier": assignment.get("program_barrier", True),
             "watch launches": assignment.get("watch_launches", False),

@@ -1,8 +1,8 @@
 """Looks at a workload with what of it is the user's: `python -m launcher.rank.inspect_workload`, a process of its own.
 
 Its input is a line of JSON: `workload`, `folder`, `settings`, `num_hosts`, `devices_per_host`. The last line that it
-prints is JSON too: `params`, and where there are settings `config`, every parameter with its value; or `refused`, which
-is the user's mistake.
+prints is JSON too: `params`, `package` (that offers the workload, if one does), and where there are settings `config`,
+every parameter with its value; or `refused`, which is the user's mistake; or `absent`, where no package here has it.
 """
 
 import dataclasses
@@ -18,8 +18,9 @@ from launcher.attempt import jax_config
 from workloads.errors import ConfigError
 from workloads.layout import Layout
 from workloads.params import describe, file_params, function_params, parse
-from workloads.registry import load_reference
-from workloads.user import UserWorkload, check, find_workload, load_function
+from workloads.registry import WORKLOADS, load_reference
+from workloads.target import parse_target
+from workloads.user import UserWorkload, check, find_workload, installed_workload, load_function
 
 HINT = (
     "\nOn a rank JAX is initialised before the module is imported: leave that line out, or run the file as a script, "
@@ -50,14 +51,20 @@ def _in_words(question: dict[str, Any], error: Exception) -> str:
 
 def look(question: dict[str, Any]) -> dict[str, Any]:
     """The parameters of a workload, and the config that the settings make of them."""
-    folder = Path(question["folder"])
-    workload = find_workload(question["workload"], folder)
+    text, folder = question["workload"], Path(question["folder"])
+    installed = installed_workload(text)
+    if installed is None and text not in WORKLOADS and parse_target(text) is None:
+        return {"absent": True}
+    workload = find_workload(text, folder)
     config_class = workload.config_class()
     if isinstance(workload, UserWorkload) and (files := file_params(config_class)):
         raise ConfigError(
             f"{next(iter(files))}: files as parameters are for shipped workloads; read it from the folder"
         )
-    answer: dict[str, Any] = {"params": [dataclasses.asdict(param) for param in describe(config_class)]}
+    answer: dict[str, Any] = {
+        "params": [dataclasses.asdict(param) for param in describe(config_class)],
+        "package": installed.package if installed else "",
+    }
     if question["settings"] is not None:
         config: Any = parse(config_class, question["settings"])
         check(config, Layout(num_hosts=question["num_hosts"], devices_per_host=question["devices_per_host"]))
