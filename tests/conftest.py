@@ -41,8 +41,8 @@ class Cli:
 
     def start(self, *args: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [self.python, *COMMAND[1:], *args], env=self.environment, cwd=self.cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True,
+            [self.python, *COMMAND[1:], *args], env=self.environment, cwd=self.cwd, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
     def __call__(self, *args: str, code: int = 0, timeout_s: float = 240.0) -> str:

@@ -107,7 +107,7 @@ def load_function(text: str, folder: Path) -> UserFunction:
     target = parse_target(text)
     if target is None:
         raise ConfigError(f"{text!r} names no function; expected ./FILE.py:FUNCTION or MODULE:FUNCTION")
-    folder = folder.resolve()
+    folder = folder.absolute()
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
     module = _file_module(target, folder / target.place) if target.is_file else _named_module(target)
