@@ -46,7 +46,7 @@ def _in_words(question: dict[str, Any], error: Exception) -> str:
         trace = trace.tb_next
     text = "".join(traceback.format_exception(type(error), error, trace)).rstrip().replace(f"{folder}/", "")
     hint = HINT if "distributed.initialize" in text else ""
-    return f"{question['workload']} cannot be imported on the hosts:\n{text}{hint}"
+    return f"{question['workload']}: code of yours cannot be imported on the hosts:\n{text}{hint}"
 
 
 def look(question: dict[str, Any]) -> dict[str, Any]:
