@@ -30,7 +30,7 @@ def write_workload(name: str, folder: Path) -> list[Path]:
     module = _module_name(name)
     paths = [folder / f"{prefix}{module}.py" for prefix in PREFIXES]
     if there := [path.name for path in paths if os.path.lexists(path)]:
-        raise UserError(f"{' and '.join(there)} is there already, and nothing is overwritten; choose another name")
+        raise UserError(f"there is a {' and a '.join(there)} here, and nothing is overwritten; choose another name")
     if importlib.util.find_spec(module) is not None:
         raise UserError(f"{name!r}: Python has a module {module!r}, which {module}.py would hide; choose another name")
     for path, prefix in zip(paths, PREFIXES, strict=True):

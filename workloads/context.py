@@ -40,7 +40,7 @@ class Replay:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Context:
-    """What `run(config, context)` knows of the world. Equal on all ranks but for `rank`, `host` and `output`.
+    """What `run(config, context)` knows of the world. Equal on all ranks but for `rank`, `host` and folders.
 
     Attributes:
         rank: this process, 0 to num_ranks - 1, in the order of the hosts.

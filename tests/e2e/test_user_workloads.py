@@ -63,7 +63,7 @@ def test_what_new_writes_has_all_that_the_shipped_ones_have(user: Cli) -> None:
     user("new", "ridge")
     submit = ["submit", "./ridge.py:run", "--set", "num_steps=60"]
     calm = user.json(*submit, "--name", "ridge-calm")
-    assert calm["config"]["num_steps"] == 60 and calm["config"]["learning_rate"] == 0.1
+    assert calm["config"]["num_steps"] == 60 and calm["config"]["learning_rate"] == 0.05
     assert calm["integrity"]["status"] == "ok" and calm["metrics"]["loss"] > 0
     assert [Path(file).name for file in calm["results"]] == ["summary.json", "weights.npy"]
     killed = user.json(*submit, "--name", "ridge-killed", "--checkpoint-every", "10", "--inject", "kill rank=1 step=40")

@@ -42,8 +42,8 @@ def test_the_example_is_what_it_writes() -> None:
         ("_ridge", "first a letter, as ridge"),
         ("größe", "is no name for a module"),
         ("", "is no name for a module"),
-        ("mine", "test_mine.py is there already, and nothing is overwritten"),
-        ("linked", "linked.py is there already"),
+        ("mine", "there is a test_mine.py here, and nothing is overwritten"),
+        ("linked", "there is a linked.py here"),
     ],
 )
 def test_other_names_are_refused_and_nothing_is_written(tmp_path: Path, name: str, words: str) -> None:
