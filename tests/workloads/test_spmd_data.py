@@ -17,7 +17,7 @@ def _run(name: str, num_hosts: int, devices_per_host: int) -> list[dict[str, Any
 @pytest.mark.parametrize(("num_hosts", "devices"), LAYOUTS)
 def test_every_dtype_comes_back_bit_for_bit(num_hosts: int, devices: int) -> None:
     first, *others = _run("round_trip", num_hosts, devices)
-    assert len(first["expected"]) == 32
+    assert len(first["expected"]) == 33
     for name in ("all", "tiny", "rank0", "again"):
         assert first[name] == first["expected"], name
     assert first["driver"] == first["plain"] and first["writable"]

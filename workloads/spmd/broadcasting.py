@@ -5,9 +5,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from workloads.spmd.gathering import CHUNK_BYTES, LEAST_PIECE_BYTES
+from workloads.spmd.gathering import CHUNK_BYTES
 from workloads.spmd.processes import first_difference, path_of
-from workloads.spmd.stream import ALIGNMENT, Block, Row, read_from
+from workloads.spmd.stream import Block, Row, piece_bytes, read_from
 from workloads.spmd.transport import read, start_broadcast
 
 PyTree = Any
@@ -54,8 +54,7 @@ def broadcast(tree: PyTree, root: int = 0, *, chunk_bytes: int = CHUNK_BYTES) ->
     )
     wholes = [np.empty(array.shape, array.dtype) for array in arrays]
     reads = [read_from(array) for array in arrays]
-    most = max(LEAST_PIECE_BYTES, min(chunk_bytes // 4, row.num_bytes))
-    piece = -(-most // ALIGNMENT) * ALIGNMENT
+    piece = piece_bytes(chunk_bytes // 4, row.num_bytes)
     for start in range(0, row.num_bytes, piece):
         stretch = row.read(reads, start, piece)
         moved = read(start_broadcast(stretch, root))[0] if num_ranks > 1 else stretch

@@ -1,6 +1,6 @@
 """`gather`: what lies on many hosts, as NumPy arrays on one of them or on all, a piece at a time."""
 
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import jax
@@ -8,14 +8,15 @@ import numpy as np
 
 from workloads.spmd.gather_plan import Leaf, Plan, make_plan, moved
 from workloads.spmd.processes import exchange_with, path_of
-from workloads.spmd.stream import ALIGNMENT, Read, Row
-from workloads.spmd.transport import read, start_all_gather, start_send
+from workloads.spmd.stream import Read, Row, aligned_empty, piece_bytes
+from workloads.spmd.transport import place, read, start_all_gather, start_send, start_shift
 
 PyTree = Any
 To = Literal["rank0", "all", "driver"]
 
 CHUNK_BYTES = 64 * 2**20
-LEAST_PIECE_BYTES = 4096
+# In flight are a piece that is sent, one on its way and one being put away; the rest is the network's and malloc's.
+PIECES = 6
 
 
 def gather(tree: PyTree, to: To = "all", *, chunk_bytes: int = CHUNK_BYTES) -> PyTree:
@@ -35,8 +36,7 @@ def gather(tree: PyTree, to: To = "all", *, chunk_bytes: int = CHUNK_BYTES) -> P
         tree: of one structure on all hosts; every host must call.
         to: "all"; "rank0": the others get None and none of the data; "driver": as rank0, in a form that a process
             without devices can hold: typed PRNG keys as their uint32 data.
-        chunk_bytes: memory that may be used on each host, beyond its own data and the result; at least 4 KiB for each
-            host in flight.
+        chunk_bytes: memory that may be used on each host, beyond its own data and the result; at least 32 KiB.
 
     Returns:
         The tree with NumPy arrays, which are the caller's own; typed PRNG keys come as such. None where `to` is not.
@@ -72,67 +72,68 @@ def _reads(leaves: list[Leaf], plan: Plan, row: Row) -> list[Read]:
 def _to_first(rows: list[Row], reads: list[Read], wholes: list[np.ndarray], chunk_bytes: int) -> None:
     """One host after the other sends its row of bytes to rank 0."""
     rank = jax.process_index()
-    # In flight are two pieces, each of them as stretch and on the device, of the sender and of the receiver.
     longest = max((row.num_bytes for row in rows[1:]), default=0)
-    piece = _piece_bytes(chunk_bytes // 8, longest)
+    piece = piece_bytes(chunk_bytes // PIECES, longest)
     if rank == 0:
         _keep(rows[0], reads, wholes, chunk_bytes)
-    empty = np.zeros(piece if longest else 0, np.uint8)
+    empty = aligned_empty(piece if longest else 0)
     for source in range(1, len(rows)):
         if rank not in (0, source) or not rows[source].num_bytes:
             continue
         exchange_with(source if rank == 0 else 0).all_gather("gather turn", None)  # a collective may not wait for long
-
-        def launch(start: int, row: Row = rows[source], source: int = source) -> jax.Array:
-            return start_send(empty if rank == 0 else row.read(reads, start, piece), source, 0)
-
-        def arrive(start: int, got: np.ndarray, row: Row = rows[source]) -> None:
-            if rank == 0:
-                row.write(wholes, start, got[0])
-
-        _move(rows[source].num_bytes, piece, launch, arrive)
+        row = rows[source]
+        _put_away(
+            (
+                (row, start, start_send(empty if rank == 0 else row.read(reads, start, piece), source, 0))
+                for start in range(0, row.num_bytes, piece)
+            ),
+            wholes,
+        )
 
 
 def _to_all(rows: list[Row], reads: list[Read], wholes: list[np.ndarray], chunk_bytes: int) -> None:
-    """All hosts send their rows of bytes side by side."""
-    own, length = rows[jax.process_index()], max(row.num_bytes for row in rows)
-    if len(rows) == 1:
+    """All hosts send their rows of bytes side by side: what fits at once, else pieces that go round all hosts."""
+    rank, num_ranks = jax.process_index(), len(rows)
+    own, length = rows[rank], max(row.num_bytes for row in rows)
+    if num_ranks == 1 or length == 0:
         _keep(own, reads, wholes, chunk_bytes)
         return
-    piece = _piece_bytes(chunk_bytes // (2 * (len(rows) + 3)), length)
+    if (at_once := piece_bytes(chunk_bytes // (num_ranks + 1), length)) >= length:
+        for row, stretch in zip(rows, read(start_all_gather(own.read(reads, 0, at_once))), strict=True):
+            row.write(wholes, 0, stretch)
+        return
+    piece = piece_bytes(chunk_bytes // PIECES, length)
 
-    def launch(start: int) -> jax.Array:
-        return start_all_gather(own.read(reads, start, piece))
+    def under_way() -> Iterator[tuple[Row, int, jax.Array]]:
+        for start in range(0, length, piece):
+            moving = place(own.read(reads, start, piece))
+            for hop in range(1, num_ranks):
+                moving = start_shift(moving)
+                yield rows[(rank - hop) % num_ranks], start, moving
+            own.copy(reads, wholes, start, piece)  # meanwhile
 
-    def arrive(start: int, got: np.ndarray) -> None:
-        for row, stretch in zip(rows, got, strict=True):
+    _put_away(under_way(), wholes)
+
+
+def _put_away(under_way: Iterable[tuple[Row, int, jax.Array]], wholes: list[np.ndarray]) -> None:
+    """Each piece is put where it belongs when the next is on its way; a host that only sends waits likewise."""
+
+    def arrive(row: Row, start: int, moved: jax.Array) -> None:
+        stretch = read(moved)[0]
+        if wholes:
             row.write(wholes, start, stretch)
 
-    _move(length, piece, launch, arrive)
-
-
-def _move(
-    length: int, piece: int, launch: Callable[[int], jax.Array], arrive: Callable[[int, np.ndarray], None]
-) -> None:
-    """Launches a piece before the one before it is put away."""
-    before: tuple[int, jax.Array] | None = None
-    for start in range(0, length, piece):
-        under_way = launch(start)
+    before = None
+    for after in under_way:
         if before is not None:
-            arrive(before[0], read(before[1]))
-        before = start, under_way
+            arrive(*before)
+        before = after
     if before is not None:
-        arrive(before[0], read(before[1]))
+        arrive(*before)
 
 
 def _keep(row: Row, reads: list[Read], wholes: list[np.ndarray], chunk_bytes: int) -> None:
     """What lies here already."""
-    piece = _piece_bytes(chunk_bytes // 2, row.num_bytes)
+    piece = piece_bytes(chunk_bytes, row.num_bytes)
     for start in range(0, row.num_bytes, piece):
-        row.write(wholes, start, row.read(reads, start, piece))
-
-
-def _piece_bytes(most: int, length: int) -> int:
-    """Bytes of a piece: no more than there is to move."""
-    wanted = max(LEAST_PIECE_BYTES, min(most, length))
-    return -(-wanted // ALIGNMENT) * ALIGNMENT
+        row.copy(reads, wholes, start, piece)

@@ -13,8 +13,12 @@ import numpy as np
 
 from workloads.integrity.plan import Bounds
 
-# No element is wider, so that a stretch that begins and ends at multiples of it cuts none.
-ALIGNMENT = 16
+# No element is wider, so that a stretch that begins and ends at multiples of it cuts none; and memory that begins at
+# one is given to a CPU device as it lies.
+ALIGNMENT = 64
+LEAST_PIECE_BYTES = 4096
+# A launch costs a CPU's collectives about a millisecond; larger pieces leave the processor's cache.
+MOST_PIECE_BYTES = 8 * 2**20
 
 # Elements `[start, stop)` of a block, row-major.
 Read = Callable[[int, int], np.ndarray]
@@ -62,19 +66,22 @@ class Row:
         self.num_bytes = self._starts[-1]
 
     def read(self, reads: Sequence[Read], start: int, size: int) -> np.ndarray:
-        """Bytes `[start, start + size)`, both multiples of `ALIGNMENT`; beyond the end zeros.
+        """Bytes `[start, start + size)`, both multiples of `ALIGNMENT`; between blocks, and beyond the end, anything.
 
         Args:
             reads: of each block.
 
         Returns:
-            uint8 (size,).
+            uint8 (size,), which may be the memory of a block itself.
         """
-        stretch = np.zeros(size, np.uint8)
+        stretch: np.ndarray | None = None
         for number, offset, first, last in self._within(start, size):
             values = np.ascontiguousarray(reads[number](first, last)).view(np.uint8)
+            if values.size == size:
+                return values
+            stretch = aligned_empty(size) if stretch is None else stretch
             stretch[offset : offset + values.size] = values
-        return stretch
+        return aligned_empty(size) if stretch is None else stretch
 
     def write(self, arrays: Sequence[np.ndarray], start: int, stretch: np.ndarray) -> None:
         """Puts a stretch where it belongs.
@@ -85,13 +92,22 @@ class Row:
             stretch: uint8 (bytes,).
         """
         for number, offset, first, last in self._within(start, stretch.size):
-            block = self.blocks[number]
-            values = stretch[offset : offset + (last - first) * block.dtype.itemsize].view(block.dtype)
-            target = arrays[block.leaf][block.index]
-            if target.flags.c_contiguous:
-                target.reshape(-1)[first:last] = values
-            else:
-                target.flat[first:last] = values
+            dtype = self.blocks[number].dtype
+            values = stretch[offset : offset + (last - first) * dtype.itemsize].view(dtype)
+            self._put(arrays, number, first, values)
+
+    def copy(self, reads: Sequence[Read], arrays: Sequence[np.ndarray], start: int, size: int) -> None:
+        """`read` and `write` of what lies here, without a stretch between."""
+        for number, _, first, last in self._within(start, size):
+            self._put(arrays, number, first, reads[number](first, last))
+
+    def _put(self, arrays: Sequence[np.ndarray], number: int, first: int, values: np.ndarray) -> None:
+        """Elements of a block, from the `first` on."""
+        target = arrays[self.blocks[number].leaf][self.blocks[number].index]
+        if target.flags.c_contiguous:
+            target.reshape(-1)[first : first + values.size] = values
+        else:
+            target.flat[first : first + values.size] = values
 
     def _within(self, start: int, size: int) -> Iterator[tuple[int, int, int, int]]:
         """Block, offset in the stretch, first and last element of what a stretch has of each block."""
@@ -103,6 +119,24 @@ class Row:
             low, high = max(start, begin), min(start + size, begin + block.size * item)
             if low < high:
                 yield number, low - start, (low - begin) // item, (high - begin) // item
+
+
+def aligned_empty(size: int) -> np.ndarray:
+    """uint8 (size,), beginning at a multiple of `ALIGNMENT`."""
+    memory = np.empty(size + ALIGNMENT, np.uint8)
+    first = -memory.ctypes.data % ALIGNMENT
+    return memory[first : first + size]
+
+
+def piece_bytes(most: int, length: int) -> int:
+    """Bytes of a piece of a row: no more than there is to move.
+
+    Args:
+        most: that there is room for.
+        length: of the row.
+    """
+    wanted = max(LEAST_PIECE_BYTES, min(most, length, MOST_PIECE_BYTES))
+    return -(-wanted // ALIGNMENT) * ALIGNMENT
 
 
 def read_from(data: jax.Array | np.ndarray) -> Read:

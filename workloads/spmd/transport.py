@@ -25,6 +25,16 @@ def start_all_gather(piece: np.ndarray) -> jax.Array:
     return _to_all(mesh)(_rows(piece, mesh))
 
 
+def place(piece: np.ndarray) -> jax.Array:
+    """Brings a piece of each process to its device, for `start_shift`."""
+    return _rows(piece, _mesh(tuple(range(jax.process_count()))))
+
+
+def start_shift(placed: jax.Array) -> jax.Array:
+    """Every process gets what the one before it has; the first what the last has."""
+    return _to_next(_mesh(tuple(range(jax.process_count()))))(placed)
+
+
 def start_send(piece: np.ndarray, source: int, root: int) -> jax.Array:
     """Moves a piece from one process to another; only these two call it. What the root gives is not looked at."""
     mesh = _mesh((root, source))
@@ -75,6 +85,17 @@ def _to_first(mesh: Mesh) -> jax.stages.Wrapped:
 
     spec = PartitionSpec(_HOSTS)
     return jax.jit(jax.shard_map(spmd_send, mesh=mesh, in_specs=spec, out_specs=spec))
+
+
+@functools.cache
+def _to_next(mesh: Mesh) -> jax.stages.Wrapped:
+    size = mesh.devices.size
+
+    def spmd_shift(rows: jax.Array) -> jax.Array:
+        return jax.lax.ppermute(rows, _HOSTS, [(rank, (rank + 1) % size) for rank in range(size)])
+
+    spec = PartitionSpec(_HOSTS)
+    return jax.jit(jax.shard_map(spmd_shift, mesh=mesh, in_specs=spec, out_specs=spec))
 
 
 @functools.cache
