@@ -12,6 +12,7 @@ from launcher.cli.job_options import (
     max_failures_option,
     max_preemptions_option,
     no_program_barrier_option,
+    parse_settings,
     watch_launches_option,
 )
 from launcher.errors import UserError
@@ -78,12 +79,12 @@ def submit(
     if (workload is None) == (resume is None):
         raise UserError("say which WORKLOAD to run (see spmd-launch workloads), or --resume JOB")
     prepared = (
-        prepare_resume(resume, _settings(settings), cluster)
+        prepare_resume(resume, parse_settings(settings), cluster)
         if resume is not None
         else prepare(
             Request(
                 workload=str(workload),
-                settings=_settings(settings),
+                settings=parse_settings(settings),
                 cluster=cluster,
                 name=name,
                 num_hosts=num_hosts,
@@ -148,15 +149,3 @@ def watch_to_end(cluster: Cluster, job: str, as_json: bool, with_output: bool = 
 
 def _next_for_running(job: str) -> None:
     next_commands(f"spmd-launch status {job} --watch", f"spmd-launch logs {job} --follow", f"spmd-launch cancel {job}")
-
-
-def _settings(pairs: tuple[str, ...]) -> dict[str, str]:
-    settings: dict[str, str] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise UserError(f"--set {pair!r}: is not KEY=VALUE")
-        if key in settings:
-            raise UserError(f"--set {key}: given twice, as {settings[key]!r} and {value!r}")
-        settings[key] = value
-    return settings
