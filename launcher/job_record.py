@@ -92,11 +92,17 @@ class JobRecord:
         self.changed.set()
 
     def end(self, state: JobState, message: str) -> None:
+        if self.spec.profile and not self.has_profile():
+            self.note(f"no profile was taken: no rank has reported steps {self.spec.profile}, as --profile asked")
         self.message = message
         self._close_curves()
         self.move(state)
         self.folder.close()
         self.mirror()
+
+    def has_profile(self) -> bool:
+        """Whether a rank's profile is there."""
+        return any(event["type"] == "profile" for event in self.folder.lines("events.jsonl"))
 
     def save(self) -> None:
         self.folder.write_job(
@@ -178,6 +184,8 @@ class JobRecord:
                 self.note(_fetched(rank, self.hosts[rank], event))
             if kind == "watchdog" and event["finding"] == "slow":
                 self.note(f"rank {rank} on host {self.hosts[rank]} {event['text']}")
+            if kind == "profile-failed" and rank == 0:
+                self.note(f"rank 0 on host {self.hosts[0]} took no profile: {event['why']}")
             if kind == "verdict":
                 self.verdicts.append({"rank": rank, **details})
             self.event(kind, rank=rank, **details)
@@ -185,7 +193,12 @@ class JobRecord:
 
     def _draw(self, step: int, metrics: Mapping[str, float]) -> None:
         if self._curves is None:
-            what = {"workload": self.spec.workload, "seed": self.spec.seed, "hosts": len(self.hosts), **self.spec.config}
+            what = {
+                "workload": self.spec.workload,
+                "seed": self.spec.seed,
+                "hosts": len(self.hosts),
+                **self.spec.config,
+            }
             self._curves = EventFile(self.folder.path, self.attempt, what)
         self._curves.add(step, metrics)
 

@@ -15,6 +15,7 @@ from launcher.attempt import tasks_for
 from launcher.blobs import BlobStore, ship
 from launcher.certificates import Authority
 from launcher.command import FOLDER
+from launcher.errors import UserError
 from launcher.first_cause import FirstCause, first_cause
 from launcher.gang import Gang
 from launcher.host_pool import HostPool
@@ -22,6 +23,7 @@ from launcher.job import JobState
 from launcher.job_record import JobRecord
 from launcher.keeper import Claim
 from launcher.outputs import collect_outputs, write_summary
+from launcher.profiles import Profiles
 from launcher.rank_process import Message
 from launcher.recovery import Cause, OnDivergence, Policy, Retry, Stop, decide
 from launcher.replay import open_case, settle
@@ -69,6 +71,7 @@ class JobRun:
         self.secrets: dict[str, str] = {}
         self.authority = authority
         self.gang: Gang | None = None
+        self._profiles: Profiles | None = None  # of the attempt that runs
         self._suspects: dict[str, str] = {}  # the cluster's, once the job runs
         self.cancelled = asyncio.Event()
         self.cancel_reason = ""
@@ -166,6 +169,9 @@ class JobRun:
         return case.request(num_hosts=num_hosts, checkpoint_step=self.record.checkpoint_step or 0) if case else None
 
     def _hear(self, rank: int, event: Message) -> None:
+        if event["type"] == "profile" and self._profiles is not None:
+            self._profiles.fetch(rank, event)
+            return
         if event["type"] == "replayed":
             event = {**event, **self._settle(event["digests"])}
         self.record.hear(rank, event)
@@ -227,10 +233,12 @@ class JobRun:
             own_disk=self.keeper is not None,
             replay=self._replay(len(hosts)),
             secrets=self.secrets,
+            profile=self.spec.profile if not self.record.has_profile() else None,
         )
         attempt_id = tasks[0].attempt_id
         await self._shut_out_older(attempt_id)
         gang = self.gang = Gang(hosts, agents, tasks, self.authority, self._hear)
+        self._profiles = Profiles(self.record, agents, attempt_id)
         self.record.begin_attempt(attempt_id, hosts, gang.ranks)
         running = asyncio.ensure_future(gang.run())
         cancelled = asyncio.ensure_future(self.cancelled.wait())
@@ -243,6 +251,7 @@ class JobRun:
             await asyncio.wait([running])
             joined.cancel()
             cancelled.cancel()
+        await self._profiles.settle()
         cause = await self._conclude(gang, agents, attempt_id)
         for agent in agents:  # not waited for: a host that is gone has nothing left to remove
             agent.forget.remote(attempt_id)
@@ -262,6 +271,21 @@ class JobRun:
         except TimeoutError:
             why = f"the keeper of checkpoints on the head did not answer within {FENCE_TIMEOUT_S:g} s"
             raise TimeoutError(why) from None
+
+    async def profile(self, steps: int) -> Message:
+        """Asks all ranks for a profile of their next steps; returns its name among the job's, and their number.
+
+        Raises:
+            UserError: nothing that reports steps runs.
+        """
+        if self.spec.command is not None:
+            raise UserError(
+                f"job {self.spec.name!r} runs a command, whose steps we do not see: "
+                f"take a profile in the script, with jax.profiler.start_trace and stop_trace"
+            )
+        if self._profiles is None or self.record.state is not JobState.RUNNING:
+            raise UserError(f"no step of job {self.spec.name!r} can be profiled now: it is {self.record.state}")
+        return {"session": await self._profiles.ask(steps), "ranks": len(self.record.hosts)}
 
     def clear_hosts(self, pool: HostPool) -> None:
         """Removes the hosts' own copies of checkpoints, once the job has ended: the head has all that counts."""

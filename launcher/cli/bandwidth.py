@@ -42,9 +42,8 @@ def measure(cluster_name: str | None, settings: Mapping[str, str], *, wait: bool
     options = JobOptions(max_failures=0, checkpoint_every=0)
     prepared = prepare(Request(workload=WORKLOAD, settings=settings, options=options, cluster=cluster_name))
     job = send(prepared, wait=wait)["name"]
-    say(
-        f"job {job} measures the links of {prepared.cluster.name}, for about {prepared.spec.config['seconds']:g} s at most"
-    )
+    at_most_s = prepared.spec.config["seconds"]
+    say(f"job {job} measures the links of {prepared.cluster.name}, for about {at_most_s:g} s at most")
     try:
         final = follow(prepared.cluster, job, to_stderr=True)
     except KeyboardInterrupt:
@@ -63,7 +62,7 @@ def measure(cluster_name: str | None, settings: Mapping[str, str], *, wait: bool
 
 
 def show(found: Mapping[str, Any]) -> None:
-    """Prints what the job found: all sizes over all hosts, then a line for each link and for the inside of each host."""
+    """Prints what the job found: all sizes over all hosts, then a line for the inside of each host and each link."""
     groups = [group for group in found["groups"] if group["measurements"]]
     if groups:
         widest = max(groups, key=lambda group: len(group["hosts"]))
@@ -80,8 +79,8 @@ def show(found: Mapping[str, Any]) -> None:
 
 def _all_sizes(measurements: Iterable[Measured]) -> str:
     rows = [
-        [one["collective"], number_of_bytes(one["num_bytes"]), _us(one["min_s"]), _us(one["median_s"]), _gb(one["bus_bytes_per_s"]),
-         str(one["repeats"])]
+        [one["collective"], number_of_bytes(one["num_bytes"]), _us(one["min_s"]), _us(one["median_s"]),
+         _gb(one["bus_bytes_per_s"]), str(one["repeats"])]
         for one in measurements
     ]  # fmt: skip
     return table(["collective", "size", "us, best", "us, median", "GB/s, bus", "launches"], rows)

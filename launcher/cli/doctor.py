@@ -44,6 +44,8 @@ def doctor(
         security.show([security.look(found) for found in ([name] if name else cluster_names())], as_json)
         return
     if measure:
+        if name is None and len(cluster_names()) > 1:
+            raise UserError(f"say whose links: doctor NAME --bandwidth (there are: {', '.join(cluster_names())})")
         sys.exit(bandwidth.measure(name, parse_settings(settings), wait=wait, as_json=as_json))
     report = {
         "machine": machine_checks(),

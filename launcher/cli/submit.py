@@ -59,6 +59,11 @@ if TYPE_CHECKING:
 @no_program_barrier_option
 @watch_launches_option
 @click.option(
+    "--profile",
+    metavar="STEPS",
+    help="A profile of the steps between the reports of two (FIRST:LAST, as 20:25), or of so many after the first.",
+)
+@click.option(
     "--inject",
     "faults",
     multiple=True,
@@ -74,8 +79,11 @@ def submit(
     no_program_barrier: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Run WORKLOAD on all hosts of a cluster, or go on with a job that has ended."""
+    from launcher.profile_steps import ProfileSteps
     from launcher.submission import Request, describe, prepare, prepare_resume
 
+    if options["profile"] is not None:
+        ProfileSteps.parse(options["profile"])
     if (workload is None) == (resume is None):
         raise UserError("say which WORKLOAD to run (see spmd-launch workloads), or --resume JOB")
     prepared = (

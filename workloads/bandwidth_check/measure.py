@@ -28,7 +28,7 @@ from workloads.exchange import Exchange
 AXIS = "devices"
 MAX_REPEATS = 30
 
-# Each on a device's own part, (elements,). A broadcast is what JAX's own is, a sum to which one device alone contributes.
+# Each on a device's own part, (elements,). A broadcast is what JAX's is, a sum to which one device alone contributes.
 BODIES: Mapping[str, Callable[[jax.Array], jax.Array]] = {
     PSUM: lambda own: jax.lax.psum(own, AXIS),
     ALL_GATHER: lambda own: jax.lax.all_gather(own, AXIS, tiled=True),

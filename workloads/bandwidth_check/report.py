@@ -42,8 +42,8 @@ def describe(everything: Sequence[Found], hosts: Sequence[str]) -> dict[str, Any
         hosts: names by rank.
 
     Returns:
-        `groups`, the smallest first, each with `hosts`, `measurements` and `left_out`; `slow`, each with `hosts` and `what`; `problems`,
-        sentences about those; `notes`, sentences about what could not be measured or judged.
+        `groups`, the smallest first, each with `hosts`, `measurements` and `left_out`; `slow`, each with `hosts` and
+        `what`; `problems`, sentences about those; `notes`, sentences about what could not be measured or judged.
     """
     links = judged_links(everything)
     slow = [([hosts[rank] for rank in one.hosts], one.what) for one in find_slow(links)]

@@ -1,7 +1,7 @@
 """Which hosts and links are slow beside the others. Pure.
 
-A link is judged by its psum, whose data passes both ways: by the latency at the smallest size and by the bus bandwidth at
-the largest that all pairs have measured; by the fastest launch, which other work disturbs the least.
+A link is judged by its psum, whose data passes both ways: by the latency at the smallest size, and by the bus bandwidth
+at the largest that all pairs have measured; by the fastest launch, which other work disturbs the least.
 """
 
 import dataclasses
