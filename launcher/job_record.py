@@ -93,7 +93,8 @@ class JobRecord:
 
     def end(self, state: JobState, message: str) -> None:
         if self.spec.profile and not self.has_profile():
-            self.note(f"no profile was taken: no rank has reported steps {self.spec.profile}, as --profile asked")
+            reported = max((rank.step for rank in self.ranks), default=0)
+            self.note(f"--profile {self.spec.profile}: no profile was taken; the last step reported is {reported}")
         self.message = message
         self._close_curves()
         self.move(state)
