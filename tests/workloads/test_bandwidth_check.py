@@ -24,9 +24,18 @@ from workloads.bandwidth_check.report import Found, describe, judged_links
 from workloads.bandwidth_check.slow import Link, find_slow
 from workloads.bandwidth_check.values import PERIOD, expected, first_wrong, put_in
 
-FAST = Link(latency_s=100e-6, bytes_per_s=10e9)
-NARROW = Link(latency_s=100e-6, bytes_per_s=4.9e9)
-FAR = Link(latency_s=201e-6, bytes_per_s=10e9)
+
+def link(us: float = 100, gb_per_s: float = 10, disturbed: float = 1) -> Link:
+    """One whose median launch takes `disturbed` times as long as its fastest."""
+    return Link(
+        latency_s=us * 1e-6,
+        bytes_per_s=gb_per_s * 1e9,
+        usual_latency_s=us * 1e-6 * disturbed,
+        usual_bytes_per_s=gb_per_s * 1e9 / disturbed,
+    )
+
+
+FAST, NARROW, FAR = link(), link(gb_per_s=4.9), link(us=201)
 
 
 def measurement(collective: str = PSUM, num_bytes: int = 4, min_s: float = 1e-3, num_devices: int = 4) -> Measurement:
@@ -85,10 +94,19 @@ def test_a_longer_launch_is_foretold_from_the_two_before_it() -> None:
     {(0, 1): FAST, (0, 2): FAST, (1, 2): FAST},
     dict.fromkeys(itertools.combinations(range(5), 2), FAR),
     # Exactly half the bandwidth, exactly twice the latency.
-    {(0, 1): FAST, (0, 2): FAST, (1, 2): Link(latency_s=200e-6, bytes_per_s=5e9)},
+    {(0, 1): FAST, (0, 2): FAST, (1, 2): link(us=200, gb_per_s=5)},
 ])  # fmt: skip
 def test_nothing_is_slow_where_all_are_alike_or_nothing_can_be_compared(links: dict[tuple[int, int], Link]) -> None:
     assert find_slow(links) == []
+
+
+def test_where_launches_differ_more_than_links_nothing_is_slow_but_what_stands_out_of_that() -> None:
+    disturbed = dict.fromkeys(itertools.combinations(range(3), 2), link(disturbed=3))
+    assert find_slow(disturbed | {(1, 2): link(us=250, gb_per_s=4, disturbed=3)}) == []
+    assert find_slow(disturbed | {(0, 1): link(us=250, disturbed=3), (1, 2): link(us=250, disturbed=3)}) == []
+    (found,) = find_slow(disturbed | {(1, 2): link(us=350, gb_per_s=3, disturbed=3)})
+    assert found.hosts == (1, 2)
+    assert found.what == "3 GB/s where the median is 10 GB/s, and 350 us of latency where the median is 100 us"
 
 
 @pytest.mark.parametrize("num_hosts", [3, 4, 7])
@@ -154,7 +172,7 @@ def test_no_device_puts_in_what_another_does() -> None:
 def test_two_hosts_are_measured_and_agree() -> None:
     one, other = run_ranks(
         "tests.workloads.bandwidth_programs:check", num_hosts=2, devices_per_host=2,
-        config={"max_bytes": 1024, "seconds": 20},
+        config={"max_bytes": 1024, "seconds": 300},
     )  # fmt: skip
     assert one == other
     groups = one["diagnostics"]["groups"]

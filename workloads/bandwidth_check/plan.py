@@ -43,7 +43,16 @@ class Measurement:
     @property
     def bus_bytes_per_s(self) -> float:
         """By the fastest launch, which other work on the hosts has disturbed the least."""
-        return BUS_FACTORS[self.collective](self.num_devices) * self.num_bytes / self.min_s
+        return self._bus_bytes / self.min_s
+
+    @property
+    def usual_bus_bytes_per_s(self) -> float:
+        """By the median launch."""
+        return self._bus_bytes / self.median_s
+
+    @property
+    def _bus_bytes(self) -> float:
+        return BUS_FACTORS[self.collective](self.num_devices) * self.num_bytes
 
 
 def predicted_s(before: Sequence[Measurement], num_bytes: int) -> float:

@@ -82,9 +82,15 @@ def judged_links(everything: Sequence[Found]) -> dict[Pair, Link]:
     if not pairs:
         return {}
     in_all = set.intersection(*(set(psums) for psums in pairs.values()))
+    ends = {pair: (psums[min(in_all)], psums[max(in_all)]) for pair, psums in pairs.items()}
     return {
-        pair: Link(latency_s=psums[min(in_all)].min_s, bytes_per_s=psums[max(in_all)].bus_bytes_per_s)
-        for pair, psums in pairs.items()
+        pair: Link(
+            latency_s=smallest.min_s,
+            bytes_per_s=largest.bus_bytes_per_s,
+            usual_latency_s=smallest.median_s,
+            usual_bytes_per_s=largest.usual_bus_bytes_per_s,
+        )
+        for pair, (smallest, largest) in ends.items()
     }
 
 

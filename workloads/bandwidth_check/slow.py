@@ -1,12 +1,13 @@
 """Which hosts and links are slow beside the others. Pure.
 
 A link is judged by its psum, whose data passes both ways: by the latency at the smallest size, and by the bus bandwidth
-at the largest that all pairs have measured; by the fastest launch, which other work disturbs the least.
+at the largest that all pairs have measured; by the fastest launch, which other work disturbs the least. Where other
+work disturbs that too, links differ by chance: the fastest must also be worse than the others' median launch.
 """
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 FACTOR = 2.0
 Pair = tuple[int, int]
@@ -17,12 +18,15 @@ class Link:
     """What one pair of hosts was found to do.
 
     Attributes:
-        latency_s: of a psum of the smallest size.
-        bytes_per_s: bus bandwidth of a psum of the largest size.
+        latency_s: of a psum of the smallest size, the fastest launch.
+        bytes_per_s: bus bandwidth of a psum of the largest size, the fastest launch.
+        usual_latency_s, usual_bytes_per_s: the same of the median launch.
     """
 
     latency_s: float
     bytes_per_s: float
+    usual_latency_s: float
+    usual_bytes_per_s: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,26 +65,32 @@ def find_slow(links: Mapping[Pair, Link]) -> list[Slow]:
 
 def _compare(link: Link, others: Sequence[Link]) -> str:
     """How it is slow beside the median of others, in words, or ''."""
-    bandwidth, latency = _median(others, lambda one: one.bytes_per_s), _median(others, lambda one: one.latency_s)
+    bandwidth, latency = _median(others, "bytes_per_s"), _median(others, "latency_s")
     said = []
-    if link.bytes_per_s * FACTOR < bandwidth:
-        said.append(f"{in_gb(link.bytes_per_s)} GB/s where the median is {in_gb(bandwidth)} GB/s")
-    if link.latency_s > FACTOR * latency:
-        said.append(f"{in_us(link.latency_s)} us of latency where the median is {in_us(latency)} us")
+    if link.bytes_per_s * FACTOR < bandwidth and link.bytes_per_s < _median(others, "usual_bytes_per_s"):
+        said.append(f"{_in_gb(link.bytes_per_s)} GB/s where the median is {_in_gb(bandwidth)} GB/s")
+    if link.latency_s > FACTOR * latency and link.latency_s > _median(others, "usual_latency_s"):
+        said.append(f"{_in_us(link.latency_s)} us of latency where the median is {_in_us(latency)} us")
     return ", and ".join(said)
 
 
 def _best(links: Sequence[Link]) -> Link:
-    return Link(latency_s=min(link.latency_s for link in links), bytes_per_s=max(link.bytes_per_s for link in links))
+    """What the links of a host are at best."""
+    return Link(
+        latency_s=min(link.latency_s for link in links),
+        bytes_per_s=max(link.bytes_per_s for link in links),
+        usual_latency_s=min(link.usual_latency_s for link in links),
+        usual_bytes_per_s=max(link.usual_bytes_per_s for link in links),
+    )
 
 
-def _median(links: Iterable[Link], of: Callable[[Link], float]) -> float:
-    return statistics.median(map(of, links))
+def _median(links: Sequence[Link], name: str) -> float:
+    return statistics.median(getattr(link, name) for link in links)
 
 
-def in_gb(bytes_per_s: float) -> str:
+def _in_gb(bytes_per_s: float) -> str:
     return f"{bytes_per_s / 1e9:.3g}"
 
 
-def in_us(seconds: float) -> str:
+def _in_us(seconds: float) -> str:
     return f"{seconds * 1e6:.0f}"
