@@ -15,7 +15,6 @@ from launcher.attempt import tasks_for
 from launcher.blobs import BlobStore, ship
 from launcher.certificates import Authority
 from launcher.command import FOLDER
-from launcher.errors import UserError
 from launcher.first_cause import FirstCause, first_cause
 from launcher.gang import Gang
 from launcher.host_pool import HostPool
@@ -52,6 +51,7 @@ class JobRun:
 
     Attributes:
         secrets: values of its command's secret variables, which are on no record.
+        profiles: of its ranks.
     """
 
     def __init__(self, record: JobRecord, cluster: Cluster, authority: Authority, keeper: Any | None = None):
@@ -71,7 +71,7 @@ class JobRun:
         self.secrets: dict[str, str] = {}
         self.authority = authority
         self.gang: Gang | None = None
-        self._profiles: Profiles | None = None  # of the attempt that runs
+        self.profiles = Profiles(record)
         self._suspects: dict[str, str] = {}  # the cluster's, once the job runs
         self.cancelled = asyncio.Event()
         self.cancel_reason = ""
@@ -169,8 +169,8 @@ class JobRun:
         return case.request(num_hosts=num_hosts, checkpoint_step=self.record.checkpoint_step or 0) if case else None
 
     def _hear(self, rank: int, event: Message) -> None:
-        if event["type"] == "profile" and self._profiles is not None:
-            self._profiles.fetch(rank, event)
+        if event["type"] == "profile":
+            self.profiles.fetch(rank, event)  # it is on record when it is here
             return
         if event["type"] == "replayed":
             event = {**event, **self._settle(event["digests"])}
@@ -238,7 +238,7 @@ class JobRun:
         attempt_id = tasks[0].attempt_id
         await self._shut_out_older(attempt_id)
         gang = self.gang = Gang(hosts, agents, tasks, self.authority, self._hear)
-        self._profiles = Profiles(self.record, agents, attempt_id)
+        self.profiles.begin_attempt(attempt_id, agents)
         self.record.begin_attempt(attempt_id, hosts, gang.ranks)
         running = asyncio.ensure_future(gang.run())
         cancelled = asyncio.ensure_future(self.cancelled.wait())
@@ -251,7 +251,7 @@ class JobRun:
             await asyncio.wait([running])
             joined.cancel()
             cancelled.cancel()
-        await self._profiles.settle()
+        await self.profiles.settle()
         cause = await self._conclude(gang, agents, attempt_id)
         for agent in agents:  # not waited for: a host that is gone has nothing left to remove
             agent.forget.remote(attempt_id)
@@ -271,21 +271,6 @@ class JobRun:
         except TimeoutError:
             why = f"the keeper of checkpoints on the head did not answer within {FENCE_TIMEOUT_S:g} s"
             raise TimeoutError(why) from None
-
-    async def profile(self, steps: int) -> Message:
-        """Asks all ranks for a profile of their next steps; returns its name among the job's, and their number.
-
-        Raises:
-            UserError: nothing that reports steps runs.
-        """
-        if self.spec.command is not None:
-            raise UserError(
-                f"job {self.spec.name!r} runs a command, whose steps we do not see: "
-                f"take a profile in the script, with jax.profiler.start_trace and stop_trace"
-            )
-        if self._profiles is None or self.record.state is not JobState.RUNNING:
-            raise UserError(f"no step of job {self.spec.name!r} can be profiled now: it is {self.record.state}")
-        return {"session": await self._profiles.ask(steps), "ranks": len(self.record.hosts)}
 
     def clear_hosts(self, pool: HostPool) -> None:
         """Removes the hosts' own copies of checkpoints, once the job has ended: the head has all that counts."""

@@ -1,4 +1,4 @@
-"""Brings the profiles of one attempt's ranks into the job's record, as they come."""
+"""Asks the ranks of a job for profiles, and brings them into its record as they come."""
 
 import asyncio
 import contextlib
@@ -7,6 +7,8 @@ from typing import Any
 
 from ray.exceptions import RayError
 
+from launcher.errors import UserError
+from launcher.job import JobState
 from launcher.job_record import JobRecord
 from launcher.outputs import collect_outputs
 from launcher.rank_process import Message, keep
@@ -15,33 +17,50 @@ FETCH_TIMEOUT_S = 120.0  # a profile may have hundreds of megabytes
 
 
 class Profiles:
-    """The profiles of an attempt.
+    """The profiles of a job.
 
     Args:
         record: of the job.
-        agents: Ray handles of the hosts' agents, in the order of ranks.
-        attempt_id: whose profiles.
     """
 
-    def __init__(self, record: JobRecord, agents: Sequence[Any], attempt_id: str):
+    def __init__(self, record: JobRecord):
         self._record = record
-        self._agents = agents
-        self._attempt_id = attempt_id
+        self._agents: Sequence[Any] = ()
+        self._attempt_id = ""
         self._num_asked = 0
         self._fetching: list[asyncio.Task[None]] = []
         self._come: dict[str, set[int]] = {}  # {session: ranks}
 
-    async def ask(self, steps: int) -> str:
-        """Tells every rank to take a profile of its next steps; returns the name of the session."""
+    def begin_attempt(self, attempt_id: str, agents: Sequence[Any]) -> None:
+        """From now on profiles are of this attempt, whose ranks these Ray handles of agents have, in their order."""
+        self._attempt_id, self._agents = attempt_id, agents
+
+    async def ask(self, steps: int) -> Message:
+        """Tells every rank to take a profile of its next steps.
+
+        Returns:
+            `session`, the profile's name among the job's, and `ranks`, how many were asked.
+
+        Raises:
+            UserError: nothing that reports steps runs.
+        """
+        job = self._record.spec.name
+        if self._record.spec.command is not None:
+            raise UserError(
+                f"job {job!r} runs a command, whose steps cannot be seen from outside: "
+                f"take the profile in the script, with jax.profiler.start_trace and stop_trace"
+            )
+        if self._record.state is not JobState.RUNNING:
+            raise UserError(f"job {job!r} is {self._record.state}: only steps of a job that is RUNNING can be profiled")
         self._num_asked += 1
         session = f"attempt-{self._record.attempt}-asked-{self._num_asked}"
         request = {"type": "profile", "session": session, "steps": str(steps)}
         with contextlib.suppress(RayError):  # a host is lost, and with it this attempt
             await asyncio.gather(*(agent.tell.remote(self._attempt_id, request) for agent in self._agents))
-        return session
+        return {"session": session, "ranks": len(self._agents)}
 
     def fetch(self, rank: int, event: Message) -> None:
-        """Begins to fetch what a rank has told to be there; it is on record when it is here."""
+        """Begins to fetch what a rank says to be there; when it is here it is on record."""
         self._fetching.append(keep(self._fetch(rank, event)))
 
     async def settle(self) -> None:

@@ -90,7 +90,7 @@ class Supervisor:
             case "stacks":
                 answer = await self._stacks(request["name"])
             case "profile":
-                answer = await self._job(request["name"]).profile(request["steps"])
+                answer = await self._job(request["name"]).profiles.ask(request["steps"])
             case "cancel":
                 answer = await self._cancel(request["name"], "cancelled by hand")
             case "prune":

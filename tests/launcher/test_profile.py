@@ -1,6 +1,7 @@
 """Profiles of a few steps: which ones, by JAX's real profiler, and what comes of them in the record."""
 
 import asyncio
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -115,10 +116,9 @@ class FolderAgent:
         self.told.append(message)
 
 
-def new_record(profile: str | None = None) -> JobRecord:
-    spec = job_spec()
-    record = JobRecord(spec, JobFolder.create(spec, "laptop"), "storage")
-    record.spec = type(spec)(**{**vars(spec), "profile": profile})
+def new_record(storage: Path) -> JobRecord:
+    spec = dataclasses.replace(job_spec(), profile="2:4")
+    record = JobRecord(spec, JobFolder.create(spec, "laptop"), str(storage))
     record.hosts, record.attempt = ("lab-0", "lab-1"), 1
     return record
 
@@ -134,17 +134,21 @@ def test_profiles_of_all_ranks_come_into_the_record_and_nothing_else_does(tmp_pa
         (tmp_path / host / PLACE).mkdir(parents=True)
         (tmp_path / host / PLACE / f"{host}.xplane.pb").write_text(host)
         (tmp_path / host / "half-written.npz").write_text("")
-    record = new_record("2:4")
+    record = new_record(tmp_path / "storage")
 
-    async def fetch() -> str:
-        profiles = Profiles(record, [InProcess(agent) for agent in agents], "job.1.0")
+    async def fetch() -> Message:
+        profiles = Profiles(record)
+        with pytest.raises(UserError, match="is QUEUED: only steps of a job that is RUNNING"):
+            await profiles.ask(5)
+        record.state = JobState.RUNNING
+        profiles.begin_attempt("job.1.0", [InProcess(agent) for agent in agents])
         for rank, host in enumerate(("lab-0", "lab-1")):
             profiles.fetch(rank, profile_event(host))
         await profiles.settle()
         return await profiles.ask(5)
 
     assert not record.has_profile()
-    assert asyncio.run(fetch()) == "attempt-1-asked-1"
+    assert asyncio.run(fetch()) == {"session": "attempt-1-asked-1", "ranks": 2}
     assert record.has_profile()
     assert [(record.folder.path / PLACE / f"{host}.xplane.pb").read_text() for host in record.hosts] == [
         "lab-0",
@@ -158,16 +162,18 @@ def test_profiles_of_all_ranks_come_into_the_record_and_nothing_else_does(tmp_pa
 
 
 @pytest.mark.usefixtures("state_folder")
-def test_a_profile_that_is_lost_with_its_host_ends_nothing_and_is_told() -> None:
-    record = new_record("2:4")
+def test_a_profile_that_is_lost_with_its_host_ends_nothing_and_is_told(tmp_path: Path) -> None:
+    record = new_record(tmp_path / "storage")
 
     async def fetch() -> None:
-        profiles = Profiles(record, [InProcess(FolderAgent(None))], "job.1.0")
+        profiles = Profiles(record)
+        profiles.begin_attempt("job.1.0", [InProcess(FolderAgent(None))])
         profiles.fetch(0, profile_event("lab-0"))
         await profiles.settle()
         record.state = JobState.RUNNING
         record.end(JobState.CANCELLED, "")
-        await asyncio.sleep(0)
+        while not (tmp_path / "storage" / "record" / "job.json").exists():
+            await asyncio.sleep(0.01)
 
     asyncio.run(fetch())
     lost, none = record.notes
