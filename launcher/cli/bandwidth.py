@@ -1,7 +1,7 @@
 """`doctor --bandwidth`: measures a cluster's links by a job, `bandwidth-check`, and shows what it found."""
 
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -14,7 +14,6 @@ WORKLOAD = "bandwidth-check"
 MAX_LINKS = 20  # shown; --json has all
 
 Group = Mapping[str, Any]
-Measured = Mapping[str, Any]
 
 
 def measure(cluster_name: str | None, settings: Mapping[str, str], *, wait: bool, as_json: bool) -> int:
@@ -67,7 +66,7 @@ def show(found: Mapping[str, Any]) -> None:
     if groups:
         widest = max(groups, key=lambda group: len(group["hosts"]))
         click.echo(f"over all: {len(widest['hosts'])} host(s), {widest['measurements'][0]['num_devices']} devices")
-        click.echo(_all_sizes(widest["measurements"]))
+        click.echo(_all_sizes(widest))
     for title, number in (("inside a host", 1), ("between two hosts", 2)):
         _show_part(title, [group for group in groups if len(group["hosts"]) == number])
     click.echo("")
@@ -77,12 +76,14 @@ def show(found: Mapping[str, Any]) -> None:
         click.echo("all values are right to the bit, and nothing that could be compared is slow")
 
 
-def _all_sizes(measurements: Iterable[Measured]) -> str:
+def _all_sizes(group: Group) -> str:
+    """One line a measurement, and one for each that there was no time for."""
     rows = [
         [one["collective"], number_of_bytes(one["num_bytes"]), _us(one["min_s"]), _us(one["median_s"]),
          _gb(one["bus_bytes_per_s"]), str(one["repeats"])]
-        for one in measurements
+        for one in group["measurements"]
     ]  # fmt: skip
+    rows += [[collective, number_of_bytes(size), "-", "-", "-", "left out"] for collective, size in group["left_out"]]
     return table(["collective", "size", "us, best", "us, median", "GB/s, bus", "launches"], rows)
 
 

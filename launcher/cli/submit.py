@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 @click.option(
     "--profile",
     metavar="STEPS",
-    help="A profile of the steps between the reports of two (FIRST:LAST, as 20:25), or of so many after the first.",
+    help="Profile these steps on every host: FIRST:LAST, as 20:25, or so many after the first report.",
 )
 @click.option(
     "--inject",
