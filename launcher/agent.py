@@ -225,9 +225,9 @@ class Agent:
             await user_folder(self.folder, *task.files[FOLDER])
         return await self._fork(task.code_digest), True
 
-    async def coordinate(self, attempt_id: str, address: str) -> None:
-        """Tells the rank where rank 0's coordination service listens."""
-        await self.attempts[attempt_id].process.send({"type": "coordinator", "address": address})
+    async def tell(self, attempt_id: str, message: dict[str, Any]) -> None:
+        """Passes a message on to the rank: where rank 0's coordination service listens, or that a profile is wanted."""
+        await self.attempts[attempt_id].process.send(message)
 
     async def events(self, attempt_id: str, after: int, wait_s: float) -> HostNews:
         """What the rank has said beyond the first `after` events, and how it is; see `HostAttempt.news`."""

@@ -39,6 +39,7 @@ class RankTask:
         environment: variables of this rank in this attempt, see `cluster.slices.rank_variables`.
         certificate: what the rank shows its peers; added when its agent has asked for it.
         command: what runs instead of the workload, with the values of all its variables.
+        profile: `session` and `steps` of a profile to take, see `launcher.rank.profile.StepProfiler`; None: of none.
     """
 
     attempt_id: str
@@ -65,6 +66,7 @@ class RankTask:
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     certificate: RankCertificate | None = None
     command: Command | None = None
+    profile: Mapping[str, str] | None = None
 
 
 def tasks_for(
@@ -77,6 +79,7 @@ def tasks_for(
     own_disk: bool,
     replay: Mapping[str, Any] | None,
     secrets: Mapping[str, str],
+    profile: str | None,
 ) -> list[RankTask]:
     """What the ranks of one attempt are told, in the order of ranks.
 
@@ -88,6 +91,7 @@ def tasks_for(
         devices_per_host: says which rank a fault on a device falls to.
         own_disk, replay: as in `RankTask`.
         secrets: values of the command's secret variables.
+        profile: steps to take a profile of, or None.
     """
     attempt_id = f"{spec.name}.{attempt}.{time.time_ns():x}"  # unique for ever, readable in a process list
     faults = [Fault.from_json(fault) for fault in spec.faults]
@@ -119,6 +123,7 @@ def tasks_for(
             replay=replay,
             environment=environment,
             command=command,
+            profile={"session": f"attempt-{attempt}", "steps": profile} if profile else None,
         )
         for rank, environment in enumerate(environments)
     ]

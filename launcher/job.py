@@ -68,6 +68,7 @@ class JobOptions:
         max_failures, max_preemptions, on_divergence: see `launcher.recovery.Policy`.
         program_barrier: whether ranks compare programs before they run them.
         watch_launches: whether launches that do not go through the context are recorded and compared too.
+        profile: steps to take a profile of, as `launcher.profile_steps.ProfileSteps.parse` takes them.
     """
 
     seed: int = 0
@@ -79,6 +80,7 @@ class JobOptions:
     on_divergence: str = "restore"
     program_barrier: bool = True
     watch_launches: bool = False
+    profile: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

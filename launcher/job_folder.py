@@ -7,6 +7,8 @@ metrics.jsonl   what ranks reported: `at`, `rank`, `step`, `total`, and the metr
 logs/           attempt-N.rank-K.log: standard output and error of that process
 results/        files that rank 0 left as results
 plots/          and as pictures
+events.out.tfevents.*   what rank 0 reported, for TensorBoard: `launcher.event_file`
+plugins/        profiles, for XProf and TensorBoard: `launcher.profiles`
 inputs/         SHA256/NAME: the files that the job was given, so that it can be resumed when its cluster is gone
 """
 

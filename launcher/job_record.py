@@ -4,10 +4,11 @@ import asyncio
 import datetime
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launcher.attempt import RankStatus
+from launcher.event_file import EventFile
 from launcher.first_cause import FirstCause
 from launcher.job import JobSpec, JobState, check_transition
 from launcher.job_folder import JobFolder
@@ -46,6 +47,7 @@ class JobRecord:
         self._submitted = time.monotonic() - max((event["at"] for event in folder.lines("events.jsonl")), default=0.0)
         self._times: dict[str, str] = {}
         self._mirroring: asyncio.Task[None] | None = None
+        self._curves: EventFile | None = None  # of this attempt, once rank 0 has reported a metric
 
     def snapshot(self) -> dict[str, Any]:
         """The job as `status JOB --json` gives it."""
@@ -90,10 +92,18 @@ class JobRecord:
         self.changed.set()
 
     def end(self, state: JobState, message: str) -> None:
+        if self.spec.profile and not self.has_profile():
+            reported = max((rank.step for rank in self.ranks), default=0)
+            self.note(f"--profile {self.spec.profile}: no profile was taken; the last step reported is {reported}")
         self.message = message
+        self._close_curves()
         self.move(state)
         self.folder.close()
         self.mirror()
+
+    def has_profile(self) -> bool:
+        """Whether a rank's profile is there."""
+        return any(event["type"] == "profile" for event in self.folder.lines("events.jsonl"))
 
     def save(self) -> None:
         self.folder.write_job(
@@ -113,6 +123,7 @@ class JobRecord:
 
     def begin_attempt(self, attempt_id: str, hosts: Sequence[str], ranks: Sequence[RankStatus]) -> None:
         """Puts an attempt on record, before any rank of it starts."""
+        self._close_curves()
         self.hosts, self.ranks = hosts, ranks
         self.verdicts = []  # what an attempt that failed found is on record; the result is judged by its own
         self.event("attempt", attempt=self.attempt, attempt_id=attempt_id, hosts=list(hosts))
@@ -158,6 +169,8 @@ class JobRecord:
                 self._failed_at = None
             where = {"at": self._now(), "rank": rank, "step": event["step"], "total": event["total"]}
             self.folder.append("metrics.jsonl", where | event["metrics"])
+            if rank == 0 and event["metrics"]:
+                self._draw(event["step"], event["metrics"])
         else:
             details = {key: value for key, value in event.items() if key not in ("type", "at")}
             if kind == "result":
@@ -172,10 +185,31 @@ class JobRecord:
                 self.note(_fetched(rank, self.hosts[rank], event))
             if kind == "watchdog" and event["finding"] == "slow":
                 self.note(f"rank {rank} on host {self.hosts[rank]} {event['text']}")
+            if kind == "profile-failed" and rank == 0:
+                self.note(f"rank 0 on host {self.hosts[0]} took no profile: {event['why']}")
             if kind == "verdict":
                 self.verdicts.append({"rank": rank, **details})
             self.event(kind, rank=rank, **details)
         self.changed.set()
+
+    def _draw(self, step: int, metrics: Mapping[str, float]) -> None:
+        if self._curves is None:
+            what = {
+                "workload": self.spec.workload,
+                "seed": self.spec.seed,
+                "hosts": len(self.hosts),
+                **self.spec.config,
+            }
+            self._curves = EventFile(self.folder.path, self.attempt, what)
+        self._curves.add(step, metrics)
+
+    def _close_curves(self) -> None:
+        if self._curves is None:
+            return
+        self._curves.close()
+        if self._curves.failure:
+            self.event("curves-failed", attempt=self.attempt, why=self._curves.failure)
+        self._curves = None
 
 
 def _rank(rank: RankStatus) -> dict[str, Any]:

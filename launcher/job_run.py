@@ -22,6 +22,7 @@ from launcher.job import JobState
 from launcher.job_record import JobRecord
 from launcher.keeper import Claim
 from launcher.outputs import collect_outputs, write_summary
+from launcher.profiles import Profiles
 from launcher.rank_process import Message
 from launcher.recovery import Cause, OnDivergence, Policy, Retry, Stop, decide
 from launcher.replay import open_case, settle
@@ -50,6 +51,7 @@ class JobRun:
 
     Attributes:
         secrets: values of its command's secret variables, which are on no record.
+        profiles: of its ranks.
     """
 
     def __init__(self, record: JobRecord, cluster: Cluster, authority: Authority, keeper: Any | None = None):
@@ -69,6 +71,7 @@ class JobRun:
         self.secrets: dict[str, str] = {}
         self.authority = authority
         self.gang: Gang | None = None
+        self.profiles = Profiles(record)
         self._suspects: dict[str, str] = {}  # the cluster's, once the job runs
         self.cancelled = asyncio.Event()
         self.cancel_reason = ""
@@ -166,6 +169,9 @@ class JobRun:
         return case.request(num_hosts=num_hosts, checkpoint_step=self.record.checkpoint_step or 0) if case else None
 
     def _hear(self, rank: int, event: Message) -> None:
+        if event["type"] == "profile":
+            self.profiles.fetch(rank, event)  # it is on record when it is here
+            return
         if event["type"] == "replayed":
             event = {**event, **self._settle(event["digests"])}
         self.record.hear(rank, event)
@@ -227,10 +233,12 @@ class JobRun:
             own_disk=self.keeper is not None,
             replay=self._replay(len(hosts)),
             secrets=self.secrets,
+            profile=self.spec.profile if not self.record.has_profile() else None,
         )
         attempt_id = tasks[0].attempt_id
         await self._shut_out_older(attempt_id)
         gang = self.gang = Gang(hosts, agents, tasks, self.authority, self._hear)
+        self.profiles.begin_attempt(attempt_id, agents)
         self.record.begin_attempt(attempt_id, hosts, gang.ranks)
         running = asyncio.ensure_future(gang.run())
         cancelled = asyncio.ensure_future(self.cancelled.wait())
@@ -243,6 +251,7 @@ class JobRun:
             await asyncio.wait([running])
             joined.cancel()
             cancelled.cancel()
+        await self.profiles.settle()
         cause = await self._conclude(gang, agents, attempt_id)
         for agent in agents:  # not waited for: a host that is gone has nothing left to remove
             agent.forget.remote(attempt_id)

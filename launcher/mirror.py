@@ -5,6 +5,7 @@ import json
 
 from etils import epath
 
+from launcher.event_file import EVENT_FILES
 from launcher.job_folder import JobFolder, jobs_folder
 from workloads.durable import as_path, write_whole
 
@@ -13,7 +14,7 @@ LINES = ("events.jsonl", "metrics.jsonl")
 
 
 def mirror_record(folder: JobFolder, storage: str) -> None:
-    """Copies to the storage what `submit --resume` needs: record, events, metrics and input files.
+    """Copies to the storage what `submit --resume` needs: record, events, metrics, curves and input files.
 
     Args:
         folder: of the job.
@@ -29,6 +30,8 @@ def mirror_record(folder: JobFolder, storage: str) -> None:
         if not copy.exists():
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(source.read_bytes())
+    for curves in folder.path.glob(f"{EVENT_FILES}*"):
+        (target / curves.name).write_bytes(curves.read_bytes())
     for name in LINES:
         if (folder.path / name).exists():
             write_whole(target / name, (folder.path / name).read_text())
@@ -55,6 +58,8 @@ def fetch_record(root: str, name: str) -> JobFolder | None:
         copy = target / "inputs" / file.parent.name / file.name
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(file.read_bytes())
+    for curves in source.glob(f"{EVENT_FILES}*"):
+        (target / curves.name).write_bytes(curves.read_bytes())
     for line_file in (*LINES, "job.json"):
         if (source / line_file).exists():
             (target / line_file).write_text((source / line_file).read_text())

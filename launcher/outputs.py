@@ -1,7 +1,7 @@
-"""Brings the files that rank 0 left into the job's folder, through its agent."""
+"""Brings the files that a rank left into the job's folder, through its agent."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +10,19 @@ from cluster.record import write_json
 PIECE_BYTES = 16 * 2**20
 
 
-async def collect_outputs(agent: Any, attempt_id: str, folder: Path) -> None:
-    """Copies every file below the rank's output folder, piece by piece.
+async def collect_outputs(agent: Any, attempt_id: str, folder: Path, only: Collection[str] | None = None) -> None:
+    """Copies files below the rank's output folder, piece by piece.
 
     Args:
-        agent: Ray handle of rank 0's agent.
+        agent: Ray handle of the rank's agent.
         attempt_id: whose outputs.
         folder: the job's.
+        only: their paths below the output folder; None: all.
     """
-    for name, size in (await agent.collect.remote(attempt_id)).items():
+    found: dict[str, int] = await agent.collect.remote(attempt_id)
+    for name, size in found.items():
+        if only is not None and name not in only:
+            continue
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("wb") as file:

@@ -12,6 +12,7 @@ from typing import Any
 
 from cluster.record import Cluster, running_clusters, write_json
 from launcher.errors import FailureError
+from launcher.event_file import EVENT_FILES
 from launcher.job_folder import JobFolder, all_jobs, jobs_folder
 from launcher.protocol import Connection, Message
 
@@ -120,7 +121,7 @@ def _files(folder: JobFolder, have: Mapping[str, tuple[int, int]], inputs: bool)
 
 
 def _grows(path: str) -> bool:
-    return path.endswith((".jsonl", ".log"))
+    return path.endswith((".jsonl", ".log")) or path.startswith(EVENT_FILES)
 
 
 def _stats(folder: Path) -> dict[str, tuple[int, int]]:

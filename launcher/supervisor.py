@@ -89,6 +89,8 @@ class Supervisor:
                 answer = self._job(request["name"]).record.snapshot()
             case "stacks":
                 answer = await self._stacks(request["name"])
+            case "profile":
+                answer = await self._job(request["name"]).profiles.ask(request["steps"])
             case "cancel":
                 answer = await self._cancel(request["name"], "cancelled by hand")
             case "prune":

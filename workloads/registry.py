@@ -53,6 +53,7 @@ WORKLOADS: Mapping[str, WorkloadSpec] = {
         _shipped("sharded-mcmc", "MCMC over data sharded across all devices of all hosts"),
         _shipped("transformer", "a decoder-only character transformer on a mesh of data and model axes"),
         _shipped("psum-check", "one sum over all devices of all hosts, checked: is the cluster sound, and how fast?"),
+        _shipped("bandwidth-check", "latency and bandwidth of the links: over all hosts, and over each pair of them"),
     )
 }
 

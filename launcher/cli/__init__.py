@@ -21,6 +21,7 @@ COMMANDS = {
     "jobs": "launcher.cli.jobs",
     "logs": "launcher.cli.logs",
     "stacks": "launcher.cli.stacks",
+    "profile": "launcher.cli.profile",
     "results": "launcher.cli.results",
     "cancel": "launcher.cli.jobs",
     "workloads": "launcher.cli.workloads",

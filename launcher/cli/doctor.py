@@ -11,8 +11,9 @@ import click
 from cluster.processes import ProcessId, marked_processes
 from cluster.record import Cluster, cluster_names, home
 from launcher.attempt import HostFacts
-from launcher.cli import security
+from launcher.cli import bandwidth, security
 from launcher.cli.console import next_commands, show_json
+from launcher.cli.job_options import parse_settings
 from launcher.cli.parity_table import parity_table
 from launcher.cli.status import cluster_status
 from launcher.errors import FailureError, UserError
@@ -27,14 +28,25 @@ JAX_TIMEOUT_S = 60.0
 @click.command()
 @click.argument("name", required=False)
 @click.option("--security", "look_at_security", is_flag=True, help="List what clusters listen on, and what guards it.")
+@click.option("--bandwidth", "measure", is_flag=True, help="Measure the links between the hosts: a job of a minute.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Of that job; see `workloads NAME`.")
+@click.option("--wait", is_flag=True, help="Queue that job behind others.")
 @click.option("--json", "as_json", is_flag=True)
-def doctor(name: str | None, look_at_security: bool, as_json: bool) -> None:
+def doctor(
+    name: str | None, look_at_security: bool, measure: bool, settings: tuple[str, ...], wait: bool, as_json: bool
+) -> None:
     """Check this machine, and every cluster (or cluster NAME) with its hosts."""
+    if (settings or wait) and not measure:
+        raise UserError("--set and --wait belong to --bandwidth")
     if name is not None and name not in cluster_names():
         raise UserError(f"no cluster {name!r} (known: {', '.join(cluster_names()) or 'there is none'})")
     if look_at_security:
         security.show([security.look(found) for found in ([name] if name else cluster_names())], as_json)
         return
+    if measure:
+        if name is None and len(cluster_names()) > 1:
+            raise UserError(f"say whose links: doctor NAME --bandwidth (there are: {', '.join(cluster_names())})")
+        sys.exit(bandwidth.measure(name, parse_settings(settings), wait=wait, as_json=as_json))
     report = {
         "machine": machine_checks(),
         "clusters": [examine(found) for found in ([name] if name else cluster_names())],

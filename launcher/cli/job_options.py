@@ -1,10 +1,11 @@
-"""Options that `submit` and `run` have in common."""
+"""Options that commands which start jobs have in common."""
 
 from collections.abc import Callable
 from typing import Any
 
 import click
 
+from launcher.errors import UserError
 from launcher.job import JobOptions
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -29,3 +30,20 @@ watch_launches_option = click.option(
 no_program_barrier_option = click.option(
     "--no-program-barrier", is_flag=True, help="Do not compare the ranks' programs before they run."
 )
+
+
+def parse_settings(pairs: tuple[str, ...]) -> dict[str, str]:
+    """What `--set KEY=VALUE` gave.
+
+    Raises:
+        UserError: no KEY=VALUE, or one given twice.
+    """
+    settings: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise UserError(f"--set {pair!r}: is not KEY=VALUE")
+        if key in settings:
+            raise UserError(f"--set {key}: given twice, as {settings[key]!r} and {value!r}")
+        settings[key] = value
+    return settings

@@ -12,6 +12,7 @@ from launcher.cli.job_options import (
     max_failures_option,
     max_preemptions_option,
     no_program_barrier_option,
+    parse_settings,
     watch_launches_option,
 )
 from launcher.errors import UserError
@@ -58,6 +59,11 @@ if TYPE_CHECKING:
 @no_program_barrier_option
 @watch_launches_option
 @click.option(
+    "--profile",
+    metavar="STEPS",
+    help="Profile these steps on every host: FIRST:LAST, as 20:25, or so many after the first report.",
+)
+@click.option(
     "--inject",
     "faults",
     multiple=True,
@@ -73,17 +79,20 @@ def submit(
     no_program_barrier: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Run WORKLOAD on all hosts of a cluster, or go on with a job that has ended."""
+    from launcher.profile_steps import ProfileSteps
     from launcher.submission import Request, describe, prepare, prepare_resume
 
+    if options["profile"] is not None:
+        ProfileSteps.parse(options["profile"])
     if (workload is None) == (resume is None):
         raise UserError("say which WORKLOAD to run (see spmd-launch workloads), or --resume JOB")
     prepared = (
-        prepare_resume(resume, _settings(settings), cluster)
+        prepare_resume(resume, parse_settings(settings), cluster)
         if resume is not None
         else prepare(
             Request(
                 workload=str(workload),
-                settings=_settings(settings),
+                settings=parse_settings(settings),
                 cluster=cluster,
                 name=name,
                 num_hosts=num_hosts,
@@ -148,15 +157,3 @@ def watch_to_end(cluster: Cluster, job: str, as_json: bool, with_output: bool = 
 
 def _next_for_running(job: str) -> None:
     next_commands(f"spmd-launch status {job} --watch", f"spmd-launch logs {job} --follow", f"spmd-launch cancel {job}")
-
-
-def _settings(pairs: tuple[str, ...]) -> dict[str, str]:
-    settings: dict[str, str] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise UserError(f"--set {pair!r}: is not KEY=VALUE")
-        if key in settings:
-            raise UserError(f"--set {key}: given twice, as {settings[key]!r} and {value!r}")
-        settings[key] = value
-    return settings

@@ -7,12 +7,15 @@ from launcher.faults import Fault
 from launcher.rank.control import Control, Message
 from launcher.rank.inject import Injector
 from launcher.rank.launches import tell_launches
+from launcher.rank.profile import StepProfiler
 from launcher.rank.progress import Progress
 from workloads.context import Context, Replay
 from workloads.exchange import Exchange
 
 
-def make_context(assignment: Message, faults: Sequence[Fault], control: Control, progress: Progress) -> Context:
+def make_context(
+    assignment: Message, faults: Sequence[Fault], control: Control, progress: Progress, profiler: StepProfiler
+) -> Context:
     """Makes the context of this rank and ties to it whatever is to know of the rank's launches.
 
     Args:
@@ -20,6 +23,7 @@ def make_context(assignment: Message, faults: Sequence[Fault], control: Control,
         faults: those that this rank makes happen in this attempt.
         control: to the agent.
         progress: hears all that the workload emits, and tells the launches so far.
+        profiler: hears it next.
     """
     own_disk = assignment.get("own_disk", False)
     injector = Injector(
@@ -28,6 +32,7 @@ def make_context(assignment: Message, faults: Sequence[Fault], control: Control,
 
     def emit(event: Message) -> None:
         progress.emit(event)
+        profiler.hear(event)
         injector.hear(event)
 
     replay = assignment.get("replay")

@@ -40,6 +40,7 @@ class Control:
         self._received: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._numbers = itertools.count()
         self._asked: dict[int, queue.SimpleQueue[Message]] = {}
+        self._profile: Message | None = None
         threading.Thread(target=self._receive, name="lease", daemon=True).start()
 
     def send(self, message: Message) -> None:
@@ -75,6 +76,11 @@ class Control:
         """Whether a message is there already."""
         return not self._received.empty()
 
+    def take_profile(self) -> Message | None:
+        """The profile that was last asked for, once; None: none since."""
+        asked, self._profile = self._profile, None
+        return asked
+
     def _receive(self) -> None:
         buffer = b""
         while True:
@@ -92,6 +98,8 @@ class Control:
                 if message["type"] == "answer":
                     if asked := self._asked.get(message["number"]):  # else nobody waits any more
                         asked.put(message["answer"])
+                elif message["type"] == "profile":
+                    self._profile = message
                 elif message["type"] != "lease":
                     self._received.put(message)
 

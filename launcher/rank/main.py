@@ -71,6 +71,7 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
     from launcher.rank.agreement import agree_before_start
     from launcher.rank.compile_cache import use_compile_cache
     from launcher.rank.context import make_context
+    from launcher.rank.profile import StepProfiler
     from workloads.input_files import resolve_inputs
     from workloads.params import file_params, parse
     from workloads.user import find_workload
@@ -92,12 +93,20 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
     workload = find_workload(assignment["workload"], Path(assignment.get("user_folder") or ""))
     config_class = workload.config_class()
     config: Any = parse(config_class, resolve_inputs(file_params(config_class), assignment["settings"]))
-    context = make_context(assignment, faults, control, progress)
+    profiler = StepProfiler(
+        Path(assignment["output"]),
+        assignment["host"],
+        progress.emit,
+        first=assignment.get("profile"),
+        asked=control.take_profile,
+    )
+    context = make_context(assignment, faults, control, progress, profiler)
     agree_before_start(assignment, config, context)
     progress.emit({"type": "phase", "phase": "load"})
     run = workload.run_function()
     progress.emit({"type": "phase", "phase": "run"})
     result = run(config, context, resume=assignment["resume"])
+    profiler.finish()
     context.agree("result")
     return {
         "metrics": {name: float(value) for name, value in result.metrics.items()},

@@ -64,12 +64,16 @@ class Progress:
         threading.Thread(target=self._run, name="progress", daemon=True).start()
 
     def emit(self, event: Message) -> None:
-        """Sends an event, having noted where it says that this rank is."""
+        """Sends an event, having noted where it says that this rank is.
+
+        A phase that has `aside` is no move: not all ranks need to enter it at the same place.
+        """
         now = time.monotonic()
         with self._lock:
             place = self._place
             if event["type"] == "phase":
-                self._place = dataclasses.replace(place, moves=place.moves + 1, phase=event["phase"])
+                moves = place.moves + (not event.get("aside", False))
+                self._place = dataclasses.replace(place, moves=moves, phase=event["phase"])
                 self._moved = self._came = now
             elif event["type"] == "report":
                 self._intervals.append(now - self._came)

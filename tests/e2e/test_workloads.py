@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from launcher.job_folder import JobFolder
 from tests.conftest import Cli, data_folder
 
 pytestmark = pytest.mark.cluster
@@ -83,3 +85,7 @@ def test_transformer_on_the_standard_library(cli: Cli, cluster: str) -> None:
     result = cli.json("submit", "transformer", "--set", "mesh=2x2", "--set", "steps=20", "--name", "stdlib")
     assert result["metrics"]["val_loss"] < 4.0
     assert cli.job("stdlib")["spec"]["files"]["data"]["num_bytes"] > 100_000
+    folder = JobFolder(cli.home / "jobs" / "stdlib")
+    reported = [line["train_loss"] for line in folder.lines("metrics.jsonl") if line["rank"] == 0]
+    drawn = EventAccumulator(str(folder.path)).Reload().Scalars("train_loss")
+    assert [point.value for point in drawn] == pytest.approx(reported)

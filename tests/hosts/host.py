@@ -115,6 +115,10 @@ class Host:
             rule = f"-t mangle -A PREROUTING -i eth0 -m statistic --mode random --probability {percent / 100} -j DROP"
             self._network.iptables(self.namespace, rule)
 
+    def slow_link(self, other: "Host", mbit: float) -> None:
+        """What it sends to one other host passes at so many Mbit/s; `restore` ends it."""
+        self._network.slow(self.namespace, other.address, mbit)
+
     # Inside
 
     def init(self) -> int:
@@ -235,6 +239,7 @@ class Host:
             self.boot()
         self.heal()
         self.loss(0)
+        self._network.even(self.namespace)
         self.free_disk()
         self.set_hosts_line(f"{self.address} {self.name}")
         if self.path(PRELOAD).exists():

@@ -94,6 +94,22 @@ class Network:
         """At the switch: the host's link stays up, and what it sends goes nowhere, without an error."""
         self._in_switch("link", "set", _port(index), "nomaster")
 
+    def slow(self, namespace: str, address: str, mbit: float) -> None:
+        """What a host sends to that address passes at so many Mbit/s; everything else as ever."""
+        self.even(namespace)
+        for words in (
+            "qdisc add dev eth0 root handle 1: htb default 1",
+            "class add dev eth0 parent 1: classid 1:1 htb rate 10gbit quantum 60000",
+            f"class add dev eth0 parent 1: classid 1:2 htb rate {mbit}mbit burst 64kb quantum 60000",
+            f"filter add dev eth0 parent 1: protocol ip u32 match ip dst {address}/32 flowid 1:2",
+        ):
+            command("tc", "-n", namespace, *words.split())
+
+    def even(self, namespace: str) -> None:
+        """Ends `slow`."""
+        with suppress(RuntimeError):  # nothing is slow
+            command("tc", "-n", namespace, "qdisc", "delete", "dev", "eth0", "root")
+
     def iptables(self, namespace: str, rule: str) -> None:
         command("ip", "netns", "exec", namespace, "iptables", "-w", *rule.split())
 

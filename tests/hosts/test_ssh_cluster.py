@@ -97,3 +97,14 @@ def test_nothing_is_written_outside_the_one_folder(lab: Lab) -> None:
         assert not [line for line in written.stdout.splitlines() if "/.ssh/" not in line], written.stdout
         folder = host.path(f"/root/.spmd-launch/hosts/{host.address}")
         assert folder.stat().st_mode & 0o777 == 0o700  # another user of the host reads nothing of it
+
+
+@pytest.mark.long
+def test_the_one_slow_link_is_named_and_no_other(lab: Lab) -> None:
+    one, other = lab.hosts["h2"], lab.hosts["h3"]
+    one.slow_link(other, 40)
+    settings = ("--set", "max_bytes=1000000", "--set", "seconds=60")
+    found = lab.cli.json("doctor", lab.name, "--bandwidth", *settings, code=1)
+    assert [slow["hosts"] for slow in found["slow"]] == [[one.address, other.address]]
+    assert f"the link between {one.address} and {other.address}: " in found["problems"][0]
+    assert "GB/s where the median is" in found["problems"][0]

@@ -34,6 +34,13 @@ def test_every_event_is_passed_on_and_moves_the_rank() -> None:
     assert (said["moves"], said["phase"], said["step"], said["total"]) == (2, "run", 3, 9)
 
 
+def test_a_phase_aside_is_told_and_moves_nobody_past_the_others() -> None:
+    progress, messages = heard()
+    progress.emit({"type": "phase", "phase": "profile", "aside": True})
+    assert (progress.message()["moves"], progress.message()["phase"]) == (0, "profile")
+    assert messages == [{"type": "phase", "phase": "profile", "aside": True}]
+
+
 def test_the_time_from_report_to_report_leaves_other_phases_out() -> None:
     progress, _ = heard()
     assert "usual_s" not in progress.message()

@@ -69,14 +69,15 @@ def test_only_what_is_new_travels_again(pair: Pair) -> None:
     assert pair.same("events.jsonl") and pair.same("results/summary.json")
 
 
-def test_a_log_that_grows_is_continued_and_a_long_one_comes_in_pieces(pair: Pair) -> None:
-    log = pair.at("head") / "job" / "logs" / "attempt-1.rank-0.log"
-    log.write_bytes(b"x" * (PIECE + 10))
-    assert pair.refresh().count("logs/attempt-1.rank-0.log") == 2
-    with log.open("ab") as file:
-        file.write(b"more")
-    assert pair.refresh().count("logs/attempt-1.rank-0.log") == 1
-    assert pair.same("logs/attempt-1.rank-0.log")
+@pytest.mark.parametrize("name", ["logs/attempt-1.rank-0.log", "events.out.tfevents.1795323588.attempt-001"])
+def test_a_file_that_grows_is_continued_and_a_long_one_comes_in_pieces(pair: Pair, name: str) -> None:
+    file = pair.at("head") / "job" / name
+    file.write_bytes(b"x" * (PIECE + 10))
+    assert pair.refresh().count(name) == 2
+    with file.open("ab") as end:
+        end.write(b"more")
+    assert pair.refresh().count(name) == 1
+    assert pair.same(name)
 
 
 def test_a_list_of_jobs_brings_their_records_alone(pair: Pair) -> None:
