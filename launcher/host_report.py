@@ -21,6 +21,19 @@ FACTS_TIMEOUT_S = 120.0
 STATE_TIMEOUT_S = 5.0
 
 
+async def answer(pool: HostPool, blobs: BlobStore, request: Message) -> Message:
+    """Answers a client's request that is about the hosts alone."""
+    match request["op"]:
+        case "facts":
+            return {"facts": await facts(pool)}
+        case "sockets":
+            return await sockets(pool)
+        case "inspect":
+            return await inspect(pool, blobs, request)
+    hosts = list(pool.agents) if request["host"] is None else [request["host"]]
+    return {"hosts": await execute(pool, hosts, request["words"], request["timeout_s"])}
+
+
 async def states(cluster: Cluster, pool: HostPool) -> list[Message]:
     """Each host: name, address, standby, the job that holds it, why it is suspect."""
     standbys = await asyncio.gather(*(_standby(pool, host.name) for host in cluster.hosts))

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from launcher.interactive import WORKLOAD
 from launcher.rank.control import Control, Message
 from launcher.rank.exit_codes import EXIT_PORT_LOST, PortLostError
 from launcher.rank.memory import host_bytes, peak_bytes
@@ -73,8 +74,6 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
     from launcher.rank.context import make_context
     from workloads.input_files import resolve_inputs
     from workloads.params import file_params, parse
-    from workloads.registry import find
-    from workloads.user import load
 
     progress.emit({"type": "phase", "phase": "rendezvous"})
     for name, value in assignment["jax_config"].items():
@@ -90,8 +89,7 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
             f"hosts are not in the order of the accelerator's processes"
         )
     control.send({"type": "joined", "num_devices": jax.device_count(), "local_devices": jax.local_device_count()})
-    folder = assignment.get("user_folder")
-    workload = load(assignment["workload"], Path(folder)) if folder else find(assignment["workload"])
+    workload = find_workload(assignment, control)
     config_class = workload.config_class()
     config: Any = parse(config_class, resolve_inputs(file_params(config_class), assignment["settings"]))
     context = make_context(assignment, faults, control, progress)
@@ -106,6 +104,19 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
         "diagnostics": result.diagnostics,
         "result_digest": result.result_digest,
     }
+
+
+def find_workload(assignment: Message, control: Control) -> Any:
+    """What runs: a shipped workload, a function of the user's, or the loop of a gang."""
+    from workloads.registry import find
+    from workloads.user import load
+
+    folder = Path(assignment["user_folder"]) if assignment.get("user_folder") else None
+    if assignment["workload"] == WORKLOAD:
+        from launcher.rank.session import Session
+
+        return Session(control, folder)
+    return load(assignment["workload"], folder) if folder else find(assignment["workload"])
 
 
 def rendezvous(assignment: Message, control: Control) -> None:
