@@ -26,7 +26,6 @@ from launcher.environment import command_environment, flags_that_matter, rank_en
 from launcher.host_attempt import HostAttempt
 from launcher.host_copies import HostCopies
 from launcher.host_sockets import HostSockets, look_at_sockets
-from launcher.interactive import END
 from launcher.outputs import read_piece
 from launcher.process_watch import end_with_raylet
 from launcher.rank.black_box import read_black_box
@@ -227,9 +226,9 @@ class Agent:
             await user_folder(self.folder, *task.files[FOLDER])
         return await self._fork(task.code_digest), True
 
-    async def coordinate(self, attempt_id: str, address: str) -> None:
-        """Tells the rank where rank 0's coordination service listens."""
-        await self.attempts[attempt_id].process.send({"type": "coordinator", "address": address})
+    async def tell(self, attempt_id: str, message: dict[str, Any]) -> None:
+        """Tells the rank what it waits for: where rank 0's coordination service listens, or the end of its gang."""
+        await self.attempts[attempt_id].process.send(message)
 
     async def events(self, attempt_id: str, after: int, wait_s: float) -> HostNews:
         """What the rank has said beyond the first `after` events, and how it is; see `HostAttempt.news`."""
@@ -267,22 +266,12 @@ class Agent:
         return await self.attempts[attempt_id].calls.call(request, payload)
 
     async def returned(self, attempt_id: str, number: int, offset: int) -> bytes:
-        """A further piece of what a call has returned."""
+        """A further piece of what a call has returned; after the last it is gone."""
         return await self.attempts[attempt_id].calls.piece(number, offset)
-
-    async def forget_call(self, attempt_id: str, number: int) -> None:
-        """Removes what a call has returned."""
-        self.attempts[attempt_id].calls.forget(number)
 
     async def interrupt(self, attempt_id: str, number: int) -> None:
         """Interrupts the rank, if it is in that call."""
         self.attempts[attempt_id].calls.interrupt(number)
-
-    async def end(self, attempt_id: str) -> None:
-        """Tells the rank to end well."""
-        await self.attempts[attempt_id].process.send({"type": END})
-
-    # -- what an attempt leaves
 
     async def collect(self, attempt_id: str) -> dict[str, int]:
         """Files that the rank left: `{path relative to its output folder: bytes}`."""

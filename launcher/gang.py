@@ -163,8 +163,8 @@ class Gang:
     async def _introduce(self, rank: RankStatus) -> None:
         """Tells a started rank, all but the first, where the coordination service listens, once it does."""
         if rank.rank > 0:
-            address = await asyncio.shield(self._coordinator)
-            await self.agents[rank.rank].coordinate.remote(self.tasks[rank.rank].attempt_id, address)
+            message = {"type": "coordinator", "address": await asyncio.shield(self._coordinator)}
+            await self.agents[rank.rank].tell.remote(self.tasks[rank.rank].attempt_id, message)
 
     async def _listen(self, rank: RankStatus) -> None:
         heard = 0

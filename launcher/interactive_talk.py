@@ -16,7 +16,7 @@ from launcher.call_verdict import STANDING_S, Standing, part_ways
 from launcher.client_server import Wire
 from launcher.error_text import named, traceback_text
 from launcher.gang import Gang
-from launcher.interactive import CALL, IDLE
+from launcher.interactive import CALL, END, IDLE
 from launcher.job_run import JobRun
 from launcher.protocol import Message
 from launcher.rank_process import keep
@@ -88,7 +88,7 @@ class GangTalk:
         if gang := self._job.gang:
             for agent, task in zip(gang.agents, gang.tasks, strict=True):
                 with contextlib.suppress(RayError):  # then the gang has ended otherwise
-                    await agent.end.remote(task.attempt_id)
+                    await agent.tell.remote(task.attempt_id, {"type": END})
 
     # -- one call
 
@@ -174,8 +174,6 @@ class GangTalk:
             if num_sent >= answer["size"]:
                 break
             data = await agent.returned.remote(attempt_id, number, num_sent)
-        if num_sent > len(answer["data"]):
-            await agent.forget_call.remote(attempt_id, number)
 
     async def _interrupt(self) -> None:
         gang = self._job.gang

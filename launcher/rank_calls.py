@@ -53,18 +53,15 @@ class RankCalls:
         said = answer.result()
         path = self._answer(request["number"])
         size = path.stat().st_size if path.exists() else 0
-        data = await self.piece(request["number"], 0) if size else b""
-        if len(data) == size:
-            self.forget(request["number"])
-        return {**said, "size": size, "data": data}
+        return {**said, "size": size, "data": await self.piece(request["number"], 0) if size else b""}
 
     async def piece(self, number: int, offset: int) -> bytes:
-        """A piece of what a call has returned."""
-        return await asyncio.to_thread(read_piece, self._answer(number), offset, PIECE_BYTES)
-
-    def forget(self, number: int) -> None:
-        """Removes what a call has returned."""
-        self._answer(number).unlink(missing_ok=True)
+        """A piece of what a call has returned; after the last it is gone."""
+        path = self._answer(number)
+        data = await asyncio.to_thread(read_piece, path, offset, PIECE_BYTES)
+        if offset + len(data) >= path.stat().st_size:
+            path.unlink()
+        return data
 
     def hear(self, message: Message) -> None:
         """Takes what the rank says came of a call."""
