@@ -16,6 +16,7 @@ from typing import Any
 from cluster.abandoned import end_abandoned_ranks
 from cluster.processes import MARKER
 from launcher.attempt import AGENT_RESTARTED, HostFacts, HostNews, RankTask
+from launcher.blobs import store_file
 from launcher.certificates import RankFiles, new_request, write_files
 from launcher.code_copy import unpack
 from launcher.command import FOLDER
@@ -25,6 +26,7 @@ from launcher.environment import command_environment, flags_that_matter, rank_en
 from launcher.host_attempt import HostAttempt
 from launcher.host_copies import HostCopies
 from launcher.host_sockets import HostSockets, look_at_sockets
+from launcher.outputs import read_piece
 from launcher.process_watch import end_with_raylet
 from launcher.rank.black_box import read_black_box
 from launcher.rank_process import RankProcess, keep
@@ -94,7 +96,7 @@ class Agent:
 
     async def put_file(self, digest: str, name: str, data: bytes) -> None:
         """Stores an input file under its content's digest."""
-        await asyncio.to_thread(_store_file, self.folder / "files" / digest, name, data)
+        await asyncio.to_thread(store_file, self.folder / "files" / digest, name, data)
 
     async def facts(self) -> HostFacts:
         """Looks at this host, counting its devices in a short-lived process."""
@@ -226,7 +228,7 @@ class Agent:
         return await self._fork(task.code_digest), True
 
     async def tell(self, attempt_id: str, message: dict[str, Any]) -> None:
-        """Passes a message on to the rank: where rank 0's coordination service listens, or that a profile is wanted."""
+        """Passes a message on to the rank: where rank 0's service listens, that a profile is wanted, that its gang ends."""
         await self.attempts[attempt_id].process.send(message)
 
     async def events(self, attempt_id: str, after: int, wait_s: float) -> HostNews:
@@ -258,6 +260,20 @@ class Agent:
             attempt.process.kill()
             await attempt.ended.wait()
 
+    # -- calls of an interactive gang, see `launcher.rank_calls`
+
+    async def call(self, attempt_id: str, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
+        """Has the rank call a function."""
+        return await self.attempts[attempt_id].calls.call(request, payload)
+
+    async def returned(self, attempt_id: str, number: int, offset: int) -> bytes:
+        """A further piece of what a call has returned; after the last it is gone."""
+        return await self.attempts[attempt_id].calls.piece(number, offset)
+
+    async def interrupt(self, attempt_id: str, number: int) -> None:
+        """Interrupts the rank, if it is in that call."""
+        self.attempts[attempt_id].calls.interrupt(number)
+
     async def collect(self, attempt_id: str) -> dict[str, int]:
         """Files that the rank left: `{path relative to its output folder: bytes}`."""
         folder = self.attempts[attempt_id].output
@@ -269,7 +285,7 @@ class Agent:
 
     async def read(self, attempt_id: str, path: str, offset: int, length: int) -> bytes:
         """A piece of a file that `collect` named."""
-        return await asyncio.to_thread(_read_piece, self.attempts[attempt_id].output / path, offset, length)
+        return await asyncio.to_thread(read_piece, self.attempts[attempt_id].output / path, offset, length)
 
     async def forget(self, attempt_id: str) -> None:
         """Removes what an attempt left on this host."""
@@ -316,21 +332,6 @@ class Agent:
 
     def _busy(self) -> bool:
         return any(attempt.process.running for attempt in self.attempts.values())
-
-
-def _store_file(folder: Path, name: str, data: bytes) -> None:
-    if folder.exists():
-        return
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}")
-    partial.mkdir()
-    (partial / name).write_bytes(data)
-    partial.rename(folder)
-
-
-def _read_piece(path: Path, offset: int, length: int) -> bytes:
-    with path.open("rb") as file:
-        file.seek(offset)
-        return file.read(length)
 
 
 def _resolve(hostname: str) -> str:

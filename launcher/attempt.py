@@ -151,6 +151,7 @@ class RankStatus:
     metrics: dict[str, float] = dataclasses.field(default_factory=dict)
     result: dict[str, Any] | None = None
     ended: bool = False
+    heard: int = 0  # events of its agent
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -67,3 +67,13 @@ async def ship(store: BlobStore, agents: Sequence[Any], code_digest: str, files:
                 await agent.put_code.remote(digest, data)
             else:
                 await agent.put_file.remote(digest, names[digest], data)
+
+
+def store_file(folder: Path, name: str, data: bytes) -> None:
+    """Keeps an input file on a host, in a folder that appears complete or not at all."""
+    if folder.exists():
+        return
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}")
+    partial.mkdir()
+    (partial / name).write_bytes(data)
+    partial.rename(folder)

@@ -11,6 +11,48 @@ from launcher.errors import FailureError, UserError
 from launcher.protocol import MAX_LINE, Line, Message, error_answer
 
 
+class Wire:
+    """A connection on which client and supervisor both speak whenever they like.
+
+    Args:
+        reader, writer: its two directions.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
+        self._reader = reader
+        self._writer = writer
+        self._outbox: asyncio.Queue[bytes] = asyncio.Queue()
+        self._writing = asyncio.ensure_future(self._write())
+
+    def send(self, message: Message, data: bytes = b"") -> None:
+        """Sends a line, and bytes after it, behind what is being sent; to a client that is gone nothing is."""
+        self._outbox.put_nowait(json.dumps({**message, "num_bytes": len(data)}).encode() + b"\n" + data)
+
+    async def sent(self) -> None:
+        """Waits until all has gone out, so that what is large does not pile up here."""
+        await self._outbox.join()
+
+    async def requests(self) -> AsyncIterator[tuple[Message, bytes]]:
+        """What the client says, until it is gone."""
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            while line := await self._reader.readline():
+                request = Line(json.loads(line))
+                yield request, await self._reader.readexactly(request["num_bytes"])
+
+    async def close(self) -> None:
+        """Sends what there is to send, and then nothing more; the connection stays open."""
+        await self.sent()
+        self._writing.cancel()
+
+    async def _write(self) -> None:
+        while True:
+            data = await self._outbox.get()
+            with contextlib.suppress(ConnectionError):
+                self._writer.write(data)
+                await self._writer.drain()
+            self._outbox.task_done()
+
+
 class ClientServer:
     """Listens on a Unix socket that only its user can open.
 
@@ -18,6 +60,7 @@ class ClientServer:
         path: of the socket.
         answer: a request and the bytes that came with it to its answer.
         streams: by the name of a request, what answers it in many lines; the connection ends with them.
+        talks: by the name of a request, what takes over the connection.
     """
 
     def __init__(
@@ -25,10 +68,12 @@ class ClientServer:
         path: Path,
         answer: Callable[[Message, bytes], Awaitable[Message]],
         streams: Mapping[str, Callable[[Message], AsyncIterator[Message]]],
+        talks: Mapping[str, Callable[[Message, Wire], Awaitable[None]]],
     ):
         self._path = path
         self._answer = answer
         self._streams = streams
+        self._talks = talks
 
     async def start(self) -> None:
         """Listens from now on, as long as this object lives."""
@@ -45,12 +90,23 @@ class ClientServer:
             while line := await reader.readline():
                 request = Line(json.loads(line))
                 data = await reader.readexactly(request["num_bytes"])
+                if request["op"] in self._talks:
+                    await self._talk(request, Wire(reader, writer))
+                    continue
                 async for answer in self._answers(request, data):
                     writer.write(json.dumps(answer).encode() + b"\n")
                     await writer.drain()
                 if request["op"] in self._streams:
                     break
         writer.close()
+
+    async def _talk(self, request: Message, wire: Wire) -> None:
+        try:
+            await self._talks[request["op"]](request, wire)
+        except (UserError, FailureError) as error:
+            wire.send(error_answer(error))
+        finally:
+            await wire.close()
 
     async def _answers(self, request: Message, data: bytes) -> AsyncIterator[Message]:
         try:

@@ -109,6 +109,14 @@ class Gang:
         if stops:
             await asyncio.wait(stops, timeout=STOP_TIMEOUT_S)
 
+    def fail(self, rank: int, **how: Any) -> None:
+        """Ends the attempt, because this rank cannot go on.
+
+        Args:
+            how: it ended, as in `launcher.job.RankEnd`.
+        """
+        self._end_badly(self.ranks[rank], **how)
+
     async def _look_for(self, rank: RankStatus) -> None:
         """Asks an agent for its rank: when a host is lost, its peers' errors are heard before Ray tells of the loss."""
         task = self.tasks[rank.rank]
@@ -155,8 +163,7 @@ class Gang:
     async def _introduce(self, rank: RankStatus) -> None:
         """Tells a started rank, all but the first, where the coordination service listens, once it does."""
         if rank.rank > 0:
-            address = await asyncio.shield(self._coordinator)
-            message = {"type": "coordinator", "address": address}
+            message = {"type": "coordinator", "address": await asyncio.shield(self._coordinator)}
             await self.agents[rank.rank].tell.remote(self.tasks[rank.rank].attempt_id, message)
 
     async def _listen(self, rank: RankStatus) -> None:
@@ -170,6 +177,7 @@ class Gang:
             heard += len(news.events)
             for event in news.events:
                 self._handle(rank, dict(event))
+            rank.heard = heard
             if not rank.ended:
                 await asyncio.sleep(min(MAX_PAUSE_S, PAUSE_S_A_RANK * len(self.ranks)))
 
@@ -302,7 +310,8 @@ class Gang:
         if self._stopping:
             return
         phase = f"{rank.phase}, step {rank.step} of {rank.total}" if rank.total else rank.phase
-        self.bad_ends.append(RankEnd(rank=rank.rank, host=rank.host, phase=phase, order=len(self.bad_ends), **how))
+        how.setdefault("phase", phase)
+        self.bad_ends.append(RankEnd(rank=rank.rank, host=rank.host, order=len(self.bad_ends), **how))
         self._failed.set()
 
 

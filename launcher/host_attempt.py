@@ -13,6 +13,7 @@ from launcher.certificates import RankFiles
 from launcher.command import FOLDER, PHASE
 from launcher.host_copies import HostCopies
 from launcher.rank.memory import host_bytes
+from launcher.rank_calls import RankCalls
 from launcher.rank_process import Message, RankProcess, keep
 from launcher.stacks import kernel_state
 from launcher.written_files import bring_back
@@ -42,6 +43,9 @@ class HostAttempt:
         self._oom_kills = oom_kills()
         self.ended = asyncio.Event()
         self.coordinator: Message | None = None  # where this rank has told that it serves, if it does
+        self.calls = RankCalls(folder / "calls", process, self.ended)
+        self._log_position = 0
+        self._events_to_log = 0  # events up to the last that has text of the log
         self._events: list[Message] = []  # those that the supervisor may not have received
         self._num_dropped = 0
         self._progress: Message | None = None
@@ -77,6 +81,9 @@ class HostAttempt:
             self._progress = message
         elif message["type"] == "ask":
             keep(self._answer(message))
+        elif message["type"] == "called":
+            self._pass_on_log()  # what the call has printed comes before its answer
+            self.calls.hear({**message, "events": self._events_to_log})
         else:
             if message["type"] == "coordinator":
                 self.coordinator = message
@@ -116,11 +123,10 @@ class HostAttempt:
     async def follow(self) -> None:
         """Passes on the log as it grows; says how the process ended, after everything else."""
         waiter = keep(self.process.wait())
-        position = 0
         while not waiter.done():
             await asyncio.wait([waiter], timeout=LOG_PERIOD_S)
-            position = self._pass_on_log(position)
-        position = self._pass_on_log(position)
+            self._pass_on_log()
+        self._pass_on_log()
         if self.task.command is not None and self.task.rank == 0:
             for line in await asyncio.to_thread(bring_back, self.folder / "work", self.output / "results"):
                 self._add({"type": "log", "text": f"{line}\n"})
@@ -147,15 +153,16 @@ class HostAttempt:
         self._events.append({**event, "at": time.monotonic()})
         self._news.set()
 
-    def _pass_on_log(self, position: int) -> int:
+    def _pass_on_log(self) -> None:
         if not self.log.exists():
-            return position
+            return
         with self.log.open("rb") as file:
-            file.seek(position)
+            file.seek(self._log_position)
             data = file.read()
         if data:
             self._add({"type": "log", "text": data.decode(errors="replace")})
-        return position + len(data)
+            self._events_to_log = self._num_dropped + len(self._events)
+            self._log_position += len(data)
 
 
 def oom_kills() -> int:

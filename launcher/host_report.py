@@ -22,6 +22,19 @@ STATE_TIMEOUT_S = 5.0
 LOOK_TIMEOUT_S = STATE_TIMEOUT_S + INSPECTION_TIMEOUT_S
 
 
+async def answer(pool: HostPool, blobs: BlobStore, request: Message) -> Message:
+    """Answers a client's request that is about the hosts alone."""
+    match request["op"]:
+        case "facts":
+            return {"facts": await facts(pool)}
+        case "sockets":
+            return await sockets(pool)
+        case "inspect":
+            return await inspect(pool, blobs, request)
+    hosts = list(pool.agents) if request["host"] is None else [request["host"]]
+    return {"hosts": await execute(pool, hosts, request["words"], request["timeout_s"])}
+
+
 async def states(cluster: Cluster, pool: HostPool) -> list[Message]:
     """Each host: name, address, standby, the job that holds it, why it is suspect."""
     standbys = await asyncio.gather(*(_standby(pool, host.name) for host in cluster.hosts))

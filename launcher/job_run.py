@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ray.exceptions import RayError, RayTaskError
@@ -18,6 +18,7 @@ from launcher.command import FOLDER
 from launcher.first_cause import FirstCause, first_cause
 from launcher.gang import Gang
 from launcher.host_pool import HostPool
+from launcher.interactive import WORKLOAD
 from launcher.job import JobState
 from launcher.job_record import JobRecord
 from launcher.keeper import Claim
@@ -73,6 +74,7 @@ class JobRun:
         self.gang: Gang | None = None
         self.profiles = Profiles(record)
         self._suspects: dict[str, str] = {}  # the cluster's, once the job runs
+        self.listener: Callable[[int, Message], None] = lambda rank, event: None  # hears what is recorded of the ranks
         self.cancelled = asyncio.Event()
         self.cancel_reason = ""
 
@@ -123,6 +125,9 @@ class JobRun:
         failed_at = time.monotonic()
         self.record.fail_attempt(cause)
         self._suspect(cause.suspects, cause.sentence)
+        if self.spec.workload == WORKLOAD:  # its arrays are gone, and whoever used them must know
+            self.record.end(JobState.FAILED, str(cause))
+            return None
         waits = ""
         while not self.cancelled.is_set():
             available = await pool.available(self.spec.name, () if waits else self.record.hosts, HOST_RETURN_S)
@@ -175,6 +180,7 @@ class JobRun:
         if event["type"] == "replayed":
             event = {**event, **self._settle(event["digests"])}
         self.record.hear(rank, event)
+        self.listener(rank, event)
 
     def _settle(self, digests: Mapping[str, str]) -> dict[str, Any]:
         """Tells what the replayed step shows of the copies that differed; returns it for the record."""

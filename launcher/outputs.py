@@ -73,3 +73,10 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
         return None
     summary: dict[str, Any] = json.loads(path.read_text())
     return summary
+
+
+def read_piece(path: Path, offset: int, length: int) -> bytes:
+    """A part of a file."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(length)

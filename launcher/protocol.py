@@ -4,6 +4,7 @@ A socket and not Ray's client, because importing Ray and joining the cluster cos
 (docs/architecture.md has the figures). The socket lies in a folder that only its user can enter.
 """
 
+import contextlib
 import json
 import socket
 from collections.abc import Iterator
@@ -55,8 +56,16 @@ class Connection:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._file.close()
         self._socket.close()
+
+    def hang_up(self) -> None:
+        """Ends the connection for both sides, also under a thread that waits in `receive`."""
+        with contextlib.suppress(OSError):  # the other side has
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def ask(self, request: Message, data: bytes = b"") -> Message:
         """Sends one request and returns the first line of the answer.
@@ -68,6 +77,15 @@ class Connection:
         Raises:
             UserError, FailureError: as the supervisor raised them.
         """
+        self.send(request, data)
+        return self._next()
+
+    def send(self, request: Message, data: bytes = b"") -> None:
+        """Sends one request, whose answer `receive` or `lines` bring.
+
+        Raises:
+            FailureError: nobody listens any more.
+        """
         line = json.dumps({**request, "num_bytes": len(data)}).encode() + b"\n"
         try:
             self._socket.sendall(line)
@@ -75,7 +93,18 @@ class Connection:
                 self._socket.sendall(data)
         except OSError as error:  # through ssh, a connection is made here even where nobody listens on the head
             raise FailureError(f"the cluster's supervisor does not answer ({error.strerror or error})") from error
-        return self._next()
+
+    def receive(self) -> tuple[Message, bytes]:
+        """The next line of a supervisor that speaks whenever it likes, and the bytes after it.
+
+        Raises:
+            UserError, FailureError: as the supervisor raised them, or it is gone.
+        """
+        message = self._next()
+        data = self._file.read(message["num_bytes"])
+        if len(data) < message["num_bytes"]:
+            raise FailureError("the cluster's supervisor closed the connection in the middle of an answer")
+        return message, data
 
     def lines(self) -> Iterator[Message]:
         """The further lines of an answer that goes on, until the supervisor closes the connection."""

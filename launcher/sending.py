@@ -38,9 +38,14 @@ def ask_with_bytes(
         timeout_s: the longest silence to wait through.
     """
     with Connection(cluster.socket, timeout_s=timeout_s) as connection:
-        answer = connection.ask(request)
-        for digest in answer.get("missing", ()):
-            is_file = digest in paths
-            data = paths[digest].read_bytes() if is_file else code.archive
-            connection.ask({"op": "blob", "digest": digest, "is_file": is_file}, data)
-        return connection.ask(request) if "missing" in answer else answer
+        return ask_on(connection, request, code, paths)
+
+
+def ask_on(connection: Connection, request: Message, code: Code, paths: Mapping[str, Path]) -> Message:
+    """As `ask_with_bytes`, on a connection that goes on."""
+    answer = connection.ask(request)
+    for digest in answer.get("missing", ()):
+        is_file = digest in paths
+        data = paths[digest].read_bytes() if is_file else code.archive
+        connection.ask({"op": "blob", "digest": digest, "is_file": is_file}, data)
+    return connection.ask(request) if "missing" in answer else answer

@@ -30,6 +30,7 @@ STATE_LETTERS = {
     psutil.STATUS_ZOMBIE: "Z",
     psutil.STATUS_DEAD: "X",
 }
+OURS = r"/launcher/rank/|/workloads/exchange\.py|/workloads/agreement/"  # where ranks wait for each other
 
 
 def kernel_state(pid: int) -> str:
@@ -68,9 +69,19 @@ def innermost(stacks: str) -> str:
         stacks: as `take_stacks` returns it.
     """
     for function, file, line in _main_frames(stacks):
-        if not re.search(r"/site-packages/|/lib/python3|^<|/launcher/rank/", file):
+        if not re.search(rf"/site-packages/|/lib/python3|^<|{OURS}", file):
             return f"{os.path.basename(file)}:{line} in {function}"
     return ""
+
+
+def main_stack(stacks: str) -> str:
+    """The Python frames of the main thread, innermost first, one a line, without ours.
+
+    Args:
+        stacks: as `take_stacks` returns it.
+    """
+    frames = [frame for frame in _main_frames(stacks) if not re.search(OURS, frame[1])]
+    return "".join(f"  {file}:{line} in {function}\n" for function, file, line in frames) or "  no stack of it\n"
 
 
 def py_spy() -> str | None:

@@ -15,6 +15,7 @@ from launcher.command import FOLDER
 from launcher.errors import UserError
 from launcher.faults import check_faults, parse_fault
 from launcher.inputs import Inputs, find_inputs
+from launcher.interactive import WORKLOAD
 from launcher.job import JobOptions, JobSpec, valid_name
 from launcher.job_folder import JobFolder, jobs_folder
 from launcher.mirror import fetch_record
@@ -115,6 +116,8 @@ def prepare_resume(name: str, settings: Mapping[str, str], cluster_name: str | N
         refresh(cluster, [name], inputs=True)
     folder = _ended_job(name, cluster)
     old = folder.spec()
+    if old.workload == WORKLOAD:
+        raise UserError(f"--resume {name}: it was a gang, and its arrays are gone; make another from Python")
     layout = choose_layout(cluster, min(old.num_hosts, cluster.spec.num_hosts))
     kept = {param: folder.path / "inputs" / file.sha256 / file.name for param, file in old.files.items()}
     paths = {old.files[param].sha256: path for param, path in kept.items()}

@@ -17,9 +17,11 @@ from cluster.slices import rank_units
 from launcher import host_report
 from launcher.blobs import BlobStore
 from launcher.certificates import Authority
-from launcher.client_server import ClientServer
+from launcher.client_server import ClientServer, Wire
 from launcher.errors import FailureError, UserError
 from launcher.host_pool import HostPool
+from launcher.interactive import WORKLOAD
+from launcher.interactive_talk import GangTalk
 from launcher.job import JobSpec, JobState
 from launcher.job_folder import JobFolder, all_jobs, jobs_folder
 from launcher.job_queue import Waiting, next_to_start
@@ -32,7 +34,6 @@ from launcher.storage import is_on_head, storage_for
 
 WATCH_PERIOD_S = 0.1
 LOST_PERIOD_S = 2.0
-FACTS_TIMEOUT_S = 120.0
 
 
 class Supervisor:
@@ -63,7 +64,7 @@ class Supervisor:
         end_with_raylet(cluster.spec.provider.owns_ray)
         # Here, so that a restarted one serves too.
         streams = {"watch": self._watch, "record": self._record}
-        self._server = ClientServer(cluster.socket, self._answer, streams)
+        self._server = ClientServer(cluster.socket, self._answer, streams, {"gang": self._gang})
         self._serving = asyncio.get_running_loop().create_task(self._server.start())
         self._looking = asyncio.get_running_loop().create_task(self._look_for_lost_hosts())
         self._adopt_jobs()
@@ -96,7 +97,7 @@ class Supervisor:
             case "prune":
                 self._prune(request["name"])
             case "facts" | "sockets" | "exec" | "inspect":
-                answer = await self._ask_hosts(request)
+                answer = await host_report.answer(self.pool, self.blobs, request)
             case "drain":
                 answer = await self._drain(request["force"])
             case unknown:
@@ -105,17 +106,6 @@ class Supervisor:
                     f"`spmd-launch down {self.cluster.name} && spmd-launch up FILE`"
                 )
         return answer
-
-    async def _ask_hosts(self, request: Message) -> Message:
-        match request["op"]:
-            case "facts":
-                return {"facts": await host_report.facts(self.pool)}
-            case "sockets":
-                return await host_report.sockets(self.pool)
-            case "inspect":
-                return await host_report.inspect(self.pool, self.blobs, request)
-        hosts = list(self.pool.agents) if request["host"] is None else [request["host"]]
-        return {"hosts": await host_report.execute(self.pool, hosts, request["words"], request["timeout_s"])}
 
     def _job(self, name: str) -> JobRun:
         if name not in self.jobs:
@@ -138,6 +128,14 @@ class Supervisor:
                 await asyncio.wait_for(job.record.changed.wait(), 1.0)
             if not job.record.state.ended:
                 await asyncio.sleep(WATCH_PERIOD_S)
+
+    async def _gang(self, request: Message, wire: Wire) -> None:
+        """An interactive gang: a job that lives as long as this connection."""
+        spec = JobSpec.from_json(request["spec"])
+        answer = self._submit(spec, request["wait"], resume=False, secrets={})
+        wire.send(answer)
+        if "missing" not in answer:
+            await GangTalk(self._job(spec.name), wire, lambda why: self._cancel(spec.name, why)).serve()
 
     async def _status(self) -> Message:
         return {
@@ -211,6 +209,11 @@ class Supervisor:
                 continue
             job = self._add(folder.spec(), folder)
             job.record.event("adopted", state=state)
+            if job.spec.workload == WORKLOAD:
+                self.queue.remove(job.spec.name)
+                job.record.state = state
+                job.record.end(JobState.FAILED, "the supervisor was ended, and with it the connection to its client")
+                continue
             if state is not JobState.QUEUED:
                 self.queue.remove(job.spec.name)
                 job.record.state = state

@@ -11,7 +11,8 @@ from launcher.attempt import HostNews
 RATE_WINDOW_S = 30.0
 MIN_RATE_WINDOW_S = 10.0
 MIN_RATE_STEPS = 5
-SAID = ("phase", "step", "total", "moves", "launches", "program", "usual_s", "longest_s")  # of a progress message
+# Of a progress message.
+SAID = ("phase", "step", "total", "moves", "launches", "program", "usual_s", "longest_s", "own_s")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,7 @@ class RankProgress:
         longest_s: and the longest of the last ones.
         own_step_s: seconds of its own, not spent waiting, per step; None: not known yet.
         own_share: part of the time that this is.
+        own_s: seconds of its own so far.
     """
 
     rank: int
@@ -54,6 +56,7 @@ class RankProgress:
     longest_s: float = 0.0
     own_step_s: float | None = None
     own_share: float = 0.0
+    own_s: float = 0.0
 
 
 class Timeline:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from launcher.command import PHASE
 from launcher.environment import LEASE_S
+from launcher.interactive import CALL, IDLE
 from launcher.timeline import RankProgress
 
 ANSWERS_S = 3.0  # a host that has not answered for so long may hold news: nobody else is judged by old ones
@@ -142,7 +143,7 @@ def _stuck(ranks: Sequence[RankProgress], bounds: Bounds) -> list[Finding]:
     least = min(_place(rank) for rank in ranks)
     behind = [rank for rank in ranks if _place(rank) == least]
     ahead = [rank for rank in ranks if _place(rank) > least]
-    if all(rank.done for rank in behind):
+    if all(rank.done or _is_interactive(rank) for rank in behind):
         return []
     stood_s = min(rank.stood_s for rank in behind)
     limit_s = max(bound_s(rank, bounds) for rank in behind)
@@ -158,6 +159,11 @@ def _stuck(ranks: Sequence[RankProgress], bounds: Bounds) -> list[Finding]:
     if behind[0].phase.startswith("compile") and stood_s >= bounds.late_compile_s:
         return [Finding(kind="late-compile", ranks=numbers, text=text, fatal=False)]
     return []
+
+
+def _is_interactive(rank: RankProgress) -> bool:
+    """Whether it waits for a call or is in one: no other rank need be in it (see `launcher.call_verdict`)."""
+    return rank.phase.partition(" ")[0] in (IDLE, CALL)
 
 
 def _together(ranks: Sequence[RankProgress], stood_s: float, limit_s: float, bounds: Bounds) -> list[Finding]:

@@ -3,13 +3,23 @@
 A collective that one rank skips hangs all of them; a key that is never posted ends in a time-out that names it.
 """
 
+import collections
 import itertools
 import json
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from jax._src import distributed  # the key-value store has no public name; used in this file alone
+
+_begun = collections.Counter[int]()  # {ranks that take part: rounds that this process has begun}
+_lock = threading.Lock()
+
+
+def rounds_of_all(num_ranks: int) -> int:
+    """How many rounds of all ranks this process has begun; where ranks differ in it, their next ones do not match."""
+    return _begun[num_ranks]
 
 
 def this_process() -> tuple[object, int, int]:
@@ -93,6 +103,8 @@ class Exchange:
         """
         if len(self.ranks) == 1:
             return [json.loads(json.dumps(value))]
+        with _lock:
+            _begun[len(self.ranks)] += 1
         client = distributed.global_state.client
         prefix = f"spmd-launch/{self.namespace}{topic}/{next(self._round)}"
         client.key_value_set(f"{prefix}/{self.rank}", json.dumps(value))

@@ -1,6 +1,5 @@
 """One live line for a job: phase, step, rate, time left, key metric. On a dumb terminal, plain lines."""
 
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -9,18 +8,11 @@ import click
 
 from cluster.record import Cluster
 from launcher.cli.console import is_terminal, seconds
-from launcher.errors import FailureError
-from launcher.protocol import Connection
+from launcher.snapshots import ENDED, Snapshot, snapshots
 
 PLAIN_PERIOD_S = 5.0
 RATE_WINDOW_S = 10.0
-RECONNECT_S = 30.0
-RECONNECT_REMOTE_S = 900.0  # a way to the head that is cut, or a laptop that slept
-RECONNECT_PERIOD_S = 0.2
 SILENT_S = 2.0
-ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
-
-Snapshot = dict[str, Any]
 
 
 def follow(
@@ -34,38 +26,7 @@ def follow(
         to_stderr: standard output is kept for something else.
         said: gives lines to show that were not shown yet, as the ranks' output.
     """
-    return _show(LiveLine(job, said), _snapshots(cluster, job), to_stderr)
-
-
-def _snapshots(cluster: Cluster, job: str) -> Iterator[Snapshot]:
-    """Snapshots until the job has ended; while nobody answers, the last one with `silent_s`.
-
-    A supervisor that ends is started again, and a way to the head that is cut may be open again: it is asked again.
-
-    Raises:
-        FailureError: no answer at first, or for RECONNECT_S (RECONNECT_REMOTE_S).
-    """
-    limit_s = RECONNECT_REMOTE_S if cluster.is_remote else RECONNECT_S
-    heard = -math.inf
-    last: Snapshot = {}
-    while True:
-        try:
-            with Connection(cluster.socket, timeout_s=None) as connection:
-                last = connection.ask({"op": "watch", "name": job})
-                heard = time.monotonic()
-                yield last
-                for last in connection.lines():
-                    heard = time.monotonic()
-                    yield last
-                if last["state"] in ENDED:
-                    return
-        except FailureError:
-            if time.monotonic() - heard > limit_s:
-                raise
-        yield last | {"silent_s": time.monotonic() - heard}
-        time.sleep(RECONNECT_PERIOD_S)
-        if cluster.is_remote:
-            cluster.alive()  # which opens the way again where it can
+    return _show(LiveLine(job, said), snapshots(cluster, job), to_stderr)
 
 
 def _show(line: "LiveLine", snapshots: Iterator[Snapshot], to_stderr: bool) -> Snapshot:

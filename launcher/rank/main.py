@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from launcher.interactive import WORKLOAD
 from launcher.rank.control import Control, Message
 from launcher.rank.exit_codes import EXIT_PORT_LOST, PortLostError
 from launcher.rank.memory import host_bytes, peak_bytes
@@ -74,7 +75,6 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
     from launcher.rank.profile import StepProfiler
     from workloads.input_files import resolve_inputs
     from workloads.params import file_params, parse
-    from workloads.user import find_workload
 
     progress.emit({"type": "phase", "phase": "rendezvous"})
     for name, value in assignment["jax_config"].items():
@@ -90,7 +90,7 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
             f"hosts are not in the order of the accelerator's processes"
         )
     control.send({"type": "joined", "num_devices": jax.device_count(), "local_devices": jax.local_device_count()})
-    workload = find_workload(assignment["workload"], Path(assignment.get("user_folder") or ""))
+    workload = workload_of(assignment, control)
     config_class = workload.config_class()
     config: Any = parse(config_class, resolve_inputs(file_params(config_class), assignment["settings"]))
     profiler = StepProfiler(
@@ -113,6 +113,18 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
         "diagnostics": result.diagnostics,
         "result_digest": result.result_digest,
     }
+
+
+def workload_of(assignment: Message, control: Control) -> Any:
+    """What runs: a workload, shipped or the user's, or the loop of a gang."""
+    from workloads.user import find_workload
+
+    folder = assignment.get("user_folder")
+    if assignment["workload"] == WORKLOAD:
+        from launcher.rank.session import Session
+
+        return Session(control, Path(folder) if folder else None)
+    return find_workload(assignment["workload"], Path(folder or ""))
 
 
 def rendezvous(assignment: Message, control: Control) -> None:

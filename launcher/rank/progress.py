@@ -13,13 +13,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
+from launcher.interactive import CALL
 from launcher.rank.control import Message
 
 SAY_PERIOD_S = 0.5
 LOOK_PERIOD_S = 0.1
 NUM_INTERVALS = 50
+OWN_PHASES = ("run", CALL)  # in which a rank's own seconds are counted
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,8 +109,8 @@ class Progress:
         while True:
             time.sleep(LOOK_PERIOD_S)
             now, cpu_now_s = time.monotonic(), time.process_time()
-            if self._place.phase == "run":
-                self._own_s += own_seconds(now - looked, cpu_now_s - cpu_s, waits=_main_thread_is_inside_jax())
+            if self._place.phase.partition(" ")[0] in OWN_PHASES:
+                self._own_s += own_seconds(now - looked, cpu_now_s - cpu_s, waits=_main_thread_waits())
             looked, cpu_s = now, cpu_now_s
             if now - said >= SAY_PERIOD_S:
                 said = now
@@ -127,16 +128,18 @@ def own_seconds(elapsed_s: float, cpu_s: float, *, waits: bool) -> float:
     Args:
         elapsed_s: length of the moment.
         cpu_s: processor time of the whole process in it.
-        waits: whether the main thread was inside JAX.
+        waits: whether the main thread was inside JAX, or waited for a message of another rank.
     """
     if elapsed_s > 2 * LOOK_PERIOD_S or not waits:
         return elapsed_s
     return min(elapsed_s, cpu_s)
 
 
-def _main_thread_is_inside_jax() -> bool:
-    """Whether the innermost Python frame of the main thread is JAX's."""
+def _main_thread_waits() -> bool:
+    """Whether the innermost Python frame of the main thread is JAX's, or that of messages between ranks."""
     frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
-    jax: Any = sys.modules.get("jax")
-    file = getattr(jax, "__file__", None)
-    return frame is not None and file is not None and frame.f_code.co_filename.startswith(str(Path(file).parent))
+    jax, exchange = (getattr(sys.modules.get(name), "__file__", None) for name in ("jax", "workloads.exchange"))
+    if frame is None or jax is None:
+        return False
+    file = frame.f_code.co_filename
+    return file == exchange or file.startswith(str(Path(jax).parent))

@@ -1,0 +1,48 @@
+"""A job as it goes on, from a supervisor that may be away for a while."""
+
+import math
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from cluster.record import Cluster
+from launcher.errors import FailureError
+from launcher.protocol import Connection
+
+RECONNECT_S = 30.0
+RECONNECT_REMOTE_S = 900.0  # a way to the head that is cut, or a laptop that slept
+RECONNECT_PERIOD_S = 0.2
+ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
+
+Snapshot = dict[str, Any]
+
+
+def snapshots(cluster: Cluster, job: str) -> Iterator[Snapshot]:
+    """Snapshots until the job has ended; while nobody answers, the last one with `silent_s`.
+
+    A supervisor that ends is started again, and a way to the head that is cut may be open again: it is asked again.
+
+    Raises:
+        FailureError: no answer at first, or for RECONNECT_S (RECONNECT_REMOTE_S).
+    """
+    limit_s = RECONNECT_REMOTE_S if cluster.is_remote else RECONNECT_S
+    heard = -math.inf
+    last: Snapshot = {}
+    while True:
+        try:
+            with Connection(cluster.socket, timeout_s=None) as connection:
+                last = connection.ask({"op": "watch", "name": job})
+                heard = time.monotonic()
+                yield last
+                for last in connection.lines():
+                    heard = time.monotonic()
+                    yield last
+                if last["state"] in ENDED:
+                    return
+        except FailureError:
+            if time.monotonic() - heard > limit_s:
+                raise
+        yield last | {"silent_s": time.monotonic() - heard}
+        time.sleep(RECONNECT_PERIOD_S)
+        if cluster.is_remote:
+            cluster.alive()  # which opens the way again where it can
