@@ -228,7 +228,7 @@ class Agent:
         return await self._fork(task.code_digest), True
 
     async def tell(self, attempt_id: str, message: dict[str, Any]) -> None:
-        """Passes a message on to the rank: where rank 0's service listens, that a profile is wanted, that its gang ends."""
+        """Passes a message on to the rank: where rank 0 serves, that a profile is wanted, that its gang ends."""
         await self.attempts[attempt_id].process.send(message)
 
     async def events(self, attempt_id: str, after: int, wait_s: float) -> HostNews:

@@ -8,6 +8,7 @@ from typing import Any
 from cluster.record import Cluster
 from launcher.choose import choose_cluster, choose_layout, choose_name
 from launcher.cli.status import cluster_status
+from launcher.inputs import Inputs
 from launcher.interactive import WORKLOAD
 from launcher.job import JobOptions
 from launcher.job_folder import all_jobs
@@ -17,7 +18,7 @@ from launcher.session.functions import settings_of, target_of
 from launcher.session.gangs import Gang
 from launcher.session.jobs import Job
 from launcher.submission import Prepared, Request, new_spec, prepare, send
-from launcher.user_submission import Inputs, pack_user_folder
+from launcher.user_submission import pack_user_folder
 
 OPTIONS = {field.name for field in dataclasses.fields(JobOptions)}
 
