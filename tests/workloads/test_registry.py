@@ -53,5 +53,6 @@ def test_an_unknown_name_gets_the_nearest(name: str, hint: str) -> None:
     with pytest.raises(ConfigError) as refused:
         find(name)
     assert str(refused.value) == (
-        f"no workload {name!r}{hint} (there are: independent-chains, sharded-mcmc, transformer, psum-check)"
+        f"no workload {name!r}{hint} "
+        "(there are: independent-chains, sharded-mcmc, transformer, psum-check, bandwidth-check)"
     )
