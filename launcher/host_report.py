@@ -13,6 +13,7 @@ from launcher.command_process import Executed
 from launcher.errors import FailureError
 from launcher.exposure import RAYLET_PORTS
 from launcher.host_pool import HostPool
+from launcher.lock_requirements import TIMEOUT_S as LOCK_TIMEOUT_S
 from launcher.parity import gather_facts
 from launcher.protocol import Message
 from launcher.user_process import INSPECTION_TIMEOUT_S
@@ -67,6 +68,34 @@ async def inspect(pool: HostPool, blobs: BlobStore, request: Message) -> Message
             continue  # that host is lost
         return answer
     raise FailureError("no host has answered, so that nobody could look at the workload; see `spmd-launch status`")
+
+
+async def lock(pool: HostPool, request: Message) -> Message:
+    """Has the first host that answers tell the `lock` of a requirements file, or why it is `refused`."""
+    hosts = list(pool.agents)
+    asked = await asyncio.gather(*(_has_uv(pool, host) for host in hosts))
+    if without := [host for host, has in zip(hosts, asked, strict=True) if has is False]:
+        return {"refused": f"{', '.join(without)} has no uv, which makes environments: `pip install uv` there"}
+    for host in hosts:
+        asked_of = pool.agents[host].lock_requirements
+        try:
+            answer: Message = await asyncio.wait_for(
+                asked_of.remote(request["requirements"], request["variables"], request["beneath"]),
+                STATE_TIMEOUT_S + LOCK_TIMEOUT_S,
+            )
+        except (RayError, TimeoutError):
+            continue  # that host is lost
+        return answer
+    raise FailureError("no host has answered, so that nobody could resolve it; see `spmd-launch status`")
+
+
+async def _has_uv(pool: HostPool, host: str) -> bool | None:
+    """None: it does not answer."""
+    try:
+        found: bool = await asyncio.wait_for(pool.agents[host].has_uv.remote(), STATE_TIMEOUT_S)
+    except (RayError, TimeoutError):
+        return None
+    return found
 
 
 async def execute(pool: HostPool, hosts: Sequence[str], words: Sequence[str], timeout_s: float) -> list[Message]:

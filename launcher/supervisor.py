@@ -93,7 +93,7 @@ class Supervisor:
                 answer = await self._cancel(request["name"], "cancelled by hand")
             case "prune":
                 self._prune(request["name"])
-            case "facts" | "sockets" | "exec" | "inspect":
+            case "facts" | "sockets" | "exec" | "inspect" | "lock":
                 answer = await self._ask_hosts(request)
             case "drain":
                 answer = await self._drain(request["force"])
@@ -112,6 +112,8 @@ class Supervisor:
                 return await host_report.sockets(self.pool)
             case "inspect":
                 return await host_report.inspect(self.pool, self.blobs, request)
+            case "lock":
+                return await host_report.lock(self.pool, request)
         hosts = list(self.pool.agents) if request["host"] is None else [request["host"]]
         return {"hosts": await host_report.execute(self.pool, hosts, request["words"], request["timeout_s"])}
 

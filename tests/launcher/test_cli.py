@@ -22,7 +22,7 @@ SURFACE = {
                "--max-failures", "--max-preemptions", "--name", "--no-program-barrier", "--no-wait", "--num-hosts",
                "--on-divergence", "--resume", "--seed", "--set", "--watch-launches"],
     "run": ["--cluster", "--detach", "--env", "--json", "--max-failures", "--max-preemptions", "--name",
-            "--no-program-barrier", "--no-wait", "--num-hosts"],
+            "--no-program-barrier", "--no-wait", "--num-hosts", "--requirements"],
     "exec": ["--cluster", "--json", "--rank", "--timeout"],
     "jobs": ["--json", "--older-than", "--prune"],
     "logs": ["--attempt", "--follow", "--rank"],
