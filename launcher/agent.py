@@ -9,6 +9,7 @@ import contextlib
 import os
 import shutil
 import socket
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -184,9 +185,18 @@ class Agent:
         keep(cold.end_after(rank))
         return rank
 
-    async def inspect(self, question: dict[str, Any], folder: tuple[str, str], code_digest: str) -> dict[str, Any]:
-        """Imports a user's workload in a process of its own, and tells its parameters."""
-        return await inspect(question, self._environment(code_digest), await user_folder(self.folder, *folder))
+    async def inspect(
+        self, question: dict[str, Any], code_digest: str, folder: tuple[str, str], lock: tuple[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Imports a user's workload in a process of its own, and tells its parameters; in the environment of `lock`."""
+        environment, own = self._environment(code_digest), None
+        if lock is not None:
+            own = JobEnvironment.of_file(*lock, self.folder, beneath=True)
+            with tempfile.TemporaryDirectory(dir=self.folder / "tmp") as place:
+                made = await Making(own, Path(place)).run(self._command_environment(), self.folder)
+            if made.error:
+                return {"refused": f"host {self.host} cannot make the environment:\n{made.error}"}
+        return await inspect(question, environment, await user_folder(self.folder, *folder), own)
 
     async def execute(self, words: list[str], timeout_s: float) -> Executed:
         """Runs a command on this host, beside whatever runs; ends it after `timeout_s`."""

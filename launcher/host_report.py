@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import ray
 from ray.exceptions import RayError
 
+from cluster.host_environment import MAKE_TIMEOUT_S
 from cluster.record import Cluster
 from launcher.blobs import BlobStore, ship
 from launcher.command_process import Executed
@@ -54,16 +55,16 @@ async def facts(pool: HostPool) -> list[Message]:
 async def inspect(pool: HostPool, blobs: BlobStore, request: Message) -> Message:
     """Has the first host that answers import a user's workload; see `launcher.rank.inspect_workload`."""
     folder, code = tuple(request["folder"]), request["code"]
-    missing = blobs.missing([folder[0], code])
+    files = [folder, tuple(request["requirements"])] if request["requirements"] else [folder]
+    missing = blobs.missing([*(digest for digest, _ in files), code])
     if missing:
         return {"missing": missing}
     question = {key: request[key] for key in ("workload", "settings", "num_hosts", "devices_per_host")}
+    timeout_s = STATE_TIMEOUT_S + INSPECTION_TIMEOUT_S + (MAKE_TIMEOUT_S if request["requirements"] else 0.0)
     for agent in pool.agents.values():
         try:
-            await asyncio.wait_for(ship(blobs, [agent], code, [folder]), STATE_TIMEOUT_S + INSPECTION_TIMEOUT_S)
-            answer: Message = await asyncio.wait_for(
-                agent.inspect.remote(question, folder, code), STATE_TIMEOUT_S + INSPECTION_TIMEOUT_S
-            )
+            await asyncio.wait_for(ship(blobs, [agent], code, files), STATE_TIMEOUT_S + INSPECTION_TIMEOUT_S)
+            answer: Message = await asyncio.wait_for(agent.inspect.remote(question, code, *files), timeout_s)
         except (RayError, TimeoutError):
             continue  # that host is lost
         return answer

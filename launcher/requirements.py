@@ -96,6 +96,16 @@ def _require_good_line(path: Path, line: str) -> None:
         )
 
 
+def refuse_for_shipped(workload: str, path: Path | None) -> None:
+    """Refuses requirements for what is no code of the user's.
+
+    Raises:
+        UserError: there are some.
+    """
+    if path is not None:
+        raise UserError(f"--requirements is for code of yours; {workload!r} has all that it needs")
+
+
 def ask_for_lock(
     cluster: Cluster, path: Path, command: Command | None, secrets: Mapping[str, str]
 ) -> tuple[dict[str, InputFile], dict[str, Path]]:

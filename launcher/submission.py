@@ -20,10 +20,11 @@ from launcher.job_folder import JobFolder, jobs_folder
 from launcher.mirror import fetch_record
 from launcher.protocol import Message
 from launcher.record_copy import refresh
+from launcher.requirements import refuse_for_shipped
 from launcher.sending import ask_with_bytes, our_code
 from launcher.storage import storage_root
 from launcher.temporary import sha256_of, temporary_folder
-from launcher.user_submission import Inputs, default_name, pack_user_folder, require_file, user_inputs
+from launcher.user_submission import Inputs, default_name, pack_user_workload, require_file, user_inputs
 from workloads.errors import ConfigError
 from workloads.layout import Layout
 from workloads.params import file_params
@@ -43,6 +44,7 @@ class Request:
     name: str | None = None
     num_hosts: int | None = None
     faults: Sequence[str] = ()
+    requirements: Path | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,9 +74,10 @@ def prepare(request: Request) -> Prepared:
     if target is not None:
         require_file(target, Path.cwd())
         code = our_code(cluster)
-        folder = pack_user_folder(Path.cwd())
-        inputs = user_inputs(cluster, request.workload, request.settings, layout, folder, code)
+        packed = pack_user_workload(cluster, request.requirements)
+        inputs = user_inputs(cluster, request.workload, request.settings, layout, packed, code)
     else:
+        refuse_for_shipped(request.workload, request.requirements)
         inputs = _shipped_inputs(request.workload, request.settings, layout)
         code = our_code(cluster)
     told = tuple(fault.to_json() for fault in faults)

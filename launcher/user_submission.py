@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cluster.host_environment import MAKE_TIMEOUT_S
 from cluster.place_code import Code
 from cluster.record import Cluster
 from launcher.choose import choose_cluster, choose_layout
-from launcher.command import FOLDER
+from launcher.command import FOLDER, REQUIREMENTS
 from launcher.errors import UserError
 from launcher.job import InputFile
 from launcher.protocol import Message
+from launcher.requirements import ask_for_lock
 from launcher.sending import ask_with_bytes, our_code
 from launcher.temporary import sha256_of, temporary_folder
 from launcher.user_folder import NAME, pack_folder
@@ -67,12 +69,22 @@ def default_name(target: Target) -> str:
     return re.sub(r"[^a-z0-9]+", "-", target.stem.lower()).strip("-")[:40] or "workload"
 
 
-def look_at_user_workload(workload: str, cluster_name: str | None) -> list[ParamInfo]:
+def pack_user_workload(cluster: Cluster, requirements: Path | None) -> Packed:
+    """The folder one is in, and the list of packages that a requirements file comes to, if there is one."""
+    files, paths = pack_user_folder(Path.cwd())
+    if requirements is None:
+        return files, paths
+    lock, place = ask_for_lock(cluster, requirements, None, {})
+    return {**files, **lock}, {**paths, **place}
+
+
+def look_at_user_workload(workload: str, cluster_name: str | None, requirements: Path | None) -> list[ParamInfo]:
     """The parameters of a workload of the user's, which a host imports.
 
     Args:
         workload: as `./my_file.py:run`, relative to the folder one is in.
         cluster_name: None: the only cluster that is up.
+        requirements: a file of what it needs besides; None: nothing.
 
     Raises:
         UserError: there is no such function, or its module cannot be imported.
@@ -81,12 +93,13 @@ def look_at_user_workload(workload: str, cluster_name: str | None) -> list[Param
     assert target is not None
     require_file(target, Path.cwd())
     code = our_code(cluster)
-    seen = _inspect(cluster, workload, None, choose_layout(cluster, None), pack_user_folder(Path.cwd()), code)
+    packed = pack_user_workload(cluster, requirements)
+    seen = _inspect(cluster, workload, None, choose_layout(cluster, None), packed, code)
     return [ParamInfo(**{**param, "choices": tuple(param["choices"])}) for param in seen["params"]]
 
 
 def user_inputs(
-    cluster: Cluster, workload: str, settings: Mapping[str, str], layout: Layout, folder: Packed, code: Code
+    cluster: Cluster, workload: str, settings: Mapping[str, str], layout: Layout, packed: Packed, code: Code
 ) -> Inputs:
     """What a workload of the user's is given: a host imports it and answers for its parameters; nothing of it is here.
 
@@ -95,21 +108,23 @@ def user_inputs(
         workload: as submitted.
         settings: `{parameter: text}`.
         layout: that the config must fit.
-        folder: of the user.
+        packed: the user's folder, and what its environment is to have, if that is another.
         code: of our packages.
 
     Raises:
         UserError: what is wrong with it.
     """
-    seen = _inspect(cluster, workload, settings, layout, folder, code)
-    return Inputs(config=seen["config"], settings=dict(settings), files=folder[0], paths=folder[1])
+    seen = _inspect(cluster, workload, settings, layout, packed, code)
+    files, paths = packed
+    return Inputs(config=seen["config"], settings=dict(settings), files=files, paths=paths)
 
 
 def _inspect(
-    cluster: Cluster, workload: str, settings: Mapping[str, str] | None, layout: Layout, folder: Packed, code: Code
+    cluster: Cluster, workload: str, settings: Mapping[str, str] | None, layout: Layout, packed: Packed, code: Code
 ) -> Message:
     """Has a host import the workload: its parameters, and the config that the settings make, if there are any."""
-    files, paths = folder
+    files, paths = packed
+    lock = files.get(REQUIREMENTS)
     request = {
         "op": "inspect",
         "workload": workload,
@@ -117,9 +132,11 @@ def _inspect(
         "num_hosts": layout.num_hosts,
         "devices_per_host": layout.devices_per_host,
         "folder": [files[FOLDER].sha256, files[FOLDER].name],
+        "requirements": [lock.sha256, lock.name] if lock else None,
         "code": code.digest,
     }
-    answer = ask_with_bytes(cluster, request, code, paths, INSPECTION_TIMEOUT_S)
+    timeout_s = INSPECTION_TIMEOUT_S + (MAKE_TIMEOUT_S if lock else 0.0)
+    answer = ask_with_bytes(cluster, request, code, paths, timeout_s)
     if "refused" in answer:
         raise UserError(answer["refused"])
     return answer

@@ -10,6 +10,7 @@ from launcher.cli.job_options import (
     max_failures_option,
     max_preemptions_option,
     no_program_barrier_option,
+    requirements_option,
     watch_launches_option,
 )
 from launcher.cli.submit import announce
@@ -24,12 +25,7 @@ from launcher.job import JobOptions
 @click.option(
     "--env", multiple=True, metavar="KEY[=VALUE]", help="A variable; without VALUE that of here, put on no record."
 )
-@click.option(
-    "--requirements",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Make an environment of this file's packages on every host, once; `python` is its Python.",
-)
+@requirements_option
 @max_failures_option(0, "Restarts after failures; a script goes on from where it has saved.")
 @max_preemptions_option
 @no_program_barrier_option

@@ -20,7 +20,7 @@ SURFACE = {
     "status": ["--json", "--watch"],
     "submit": ["--check-every", "--checkpoint-every", "--cluster", "--detach", "--inject", "--json", "--keep",
                "--max-failures", "--max-preemptions", "--name", "--no-program-barrier", "--no-wait", "--num-hosts",
-               "--on-divergence", "--resume", "--seed", "--set", "--watch-launches"],
+               "--on-divergence", "--requirements", "--resume", "--seed", "--set", "--watch-launches"],
     "run": ["--cluster", "--detach", "--env", "--json", "--max-failures", "--max-preemptions", "--name",
             "--no-program-barrier", "--no-wait", "--num-hosts", "--requirements"],
     "exec": ["--cluster", "--json", "--rank", "--timeout"],
@@ -29,7 +29,7 @@ SURFACE = {
     "stacks": [],
     "results": ["--json", "--output"],
     "cancel": [],
-    "workloads": ["--cluster", "--json"],
+    "workloads": ["--cluster", "--json", "--requirements"],
     "doctor": ["--json", "--security"],
     "demo": ["--keep"],
 }  # fmt: skip
