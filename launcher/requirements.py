@@ -62,36 +62,37 @@ def read_requirements(path: Path) -> Requirements:
 
 
 def _read(path: Path, lines: list[str], constraints: list[str], outer: tuple[Path, ...]) -> None:
-    if path.resolve() in outer:
-        raise UserError(f"--requirements: {path} includes itself")
+    where = "--requirements " + ": ".join(map(str, (*outer[:1], path)))
+    if path.resolve() in [file.resolve() for file in outer]:
+        raise UserError(f"{where} includes itself")
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--requirements {path}: {getattr(error, 'strerror', None) or 'it is no text'}") from error
+        raise UserError(f"{where}: {getattr(error, 'strerror', None) or 'it is no text'}") from error
     for raw in re.sub(r"\\\r?\n", " ", text).splitlines():
         line = re.sub(r"(^|\s)#.*", "", raw).strip()
         include = INCLUDE.fullmatch(line)
         if include is None:
             if line:
-                _require_good_line(path, line)
+                _require_good_line(where, line)
                 lines.append(line)
             continue
         if "://" in include[2]:
-            raise UserError(f"--requirements {path}: {line!r}: fetch that file and name it here")
+            raise UserError(f"{where}: {line!r}: fetch that file and name it here")
         into = lines if include[1] in ("-r", "--requirement") else constraints
-        _read(path.parent / include[2].strip(), into, constraints, (*outer, path.resolve()))
+        _read(path.parent / include[2].strip(), into, constraints, (*outer, path))
 
 
-def _require_good_line(path: Path, line: str) -> None:
+def _require_good_line(where: str, line: str) -> None:
     if LOCAL.match(line):
         raise UserError(
-            f"--requirements {path}: {line!r} is a path of this machine, which the hosts do not have; the folder that "
+            f"{where}: {line!r} is a path of this machine, which the hosts do not have; the folder that "
             f"you are in travels with the job, and what it has can be imported"
         )
     if LITERAL_SECRET.search(line):
         shown = LITERAL_SECRET.sub("https://****@", line)
         raise UserError(
-            f"--requirements {path}: {shown!r} has a name or password, which would be on record: write ${{NAME}} in "
+            f"{where}: {shown!r} has a name or password, which would be on record: write ${{NAME}} in "
             f"its place, and give --env NAME, or set NAME on the hosts"
         )
 
