@@ -14,6 +14,7 @@ from launcher.command_process import Executed
 from launcher.errors import FailureError
 from launcher.exposure import RAYLET_PORTS
 from launcher.host_pool import HostPool
+from launcher.lock_requirements import NO_UV
 from launcher.lock_requirements import TIMEOUT_S as LOCK_TIMEOUT_S
 from launcher.parity import gather_facts
 from launcher.protocol import Message
@@ -76,7 +77,7 @@ async def lock(pool: HostPool, request: Message) -> Message:
     hosts = list(pool.agents)
     asked = await asyncio.gather(*(_has_uv(pool, host) for host in hosts))
     if without := [host for host, has in zip(hosts, asked, strict=True) if has is False]:
-        return {"refused": f"{', '.join(without)} has no uv, which makes environments: `pip install uv` there"}
+        return {"refused": f"host {', '.join(without)}: {NO_UV}"}
     for host in hosts:
         asked_of = pool.agents[host].lock_requirements
         try:

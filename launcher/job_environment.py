@@ -20,7 +20,7 @@ from cluster.host_environment import MAKE
 from launcher.attempt import EnvironmentMade, RankTask
 from launcher.command import REQUIREMENTS
 from launcher.command_process import start_process
-from launcher.lock_requirements import KEEP, find_uv, identity, made_for_jobs
+from launcher.lock_requirements import KEEP, NO_UV, find_uv, identity, made_for_jobs
 from launcher.rank_process import RankProcess
 
 MAX_SAID = 3000  # bytes of what uv has said that are an error's text
@@ -106,10 +106,14 @@ class Making:
         """Makes it, with these variables for uv; `host` is our folder on this host's disk."""
         began = time.monotonic()
         try:
+            if not find_uv(variables):
+                return EnvironmentMade(error=NO_UV)
             self._process = await self._start(variables, host)
             if self._unwanted:
                 self._process.kill()
             end = await self._process.wait()
+        except OSError as error:  # a disk that is full
+            return EnvironmentMade(error=str(error))
         finally:
             self._over.set()
         if end.code:

@@ -16,6 +16,7 @@ from launcher.command_process import execute
 from launcher.requirements import Requirements
 
 KEEP = 8  # that were used last: environments, and resolved files
+NO_UV = "it has no uv, which makes environments: `pip install uv` into its Python"
 TIMEOUT_S = 600.0  # a package without a wheel may have to be built to tell what it needs
 
 
@@ -74,7 +75,7 @@ async def lock_requirements(asked: Requirements, environment: Mapping[str, str],
 async def _ask_uv(asked: Requirements, constraints: str, environment: Mapping[str, str], folder: Path) -> str:
     uv = find_uv(environment)
     if not uv:
-        raise ResolveError("it has no uv: `pip install uv` into its Python")
+        raise ResolveError(NO_UV)
     (folder / asked.name).write_text(asked.text)
     (folder / "constraints").write_text(constraints)
     common = ["--quiet", "--python", sys.executable, "--constraint", "constraints"]

@@ -22,7 +22,7 @@ SURFACE = {
                "--max-failures", "--max-preemptions", "--name", "--no-program-barrier", "--no-wait", "--num-hosts",
                "--on-divergence", "--requirements", "--resume", "--seed", "--set", "--watch-launches"],
     "run": ["--cluster", "--detach", "--env", "--json", "--max-failures", "--max-preemptions", "--name",
-            "--no-program-barrier", "--no-wait", "--num-hosts", "--requirements"],
+            "--no-program-barrier", "--no-wait", "--num-hosts", "--requirements", "--watch-launches"],
     "exec": ["--cluster", "--json", "--rank", "--timeout"],
     "jobs": ["--json", "--older-than", "--prune"],
     "logs": ["--attempt", "--follow", "--rank"],

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.job_environment import JobEnvironment, Making
 from launcher.lock_requirements import KEEP, ResolveError, find_uv, lock_requirements, made_for_jobs
 from launcher.requirements import Requirements
 from tests.wheels import write_wheel
@@ -84,8 +85,10 @@ def test_what_lies_beneath_is_not_changed(index: Path) -> None:
 
 def test_a_host_without_uv_says_what_to_do(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", str(index / "python"))
-    with pytest.raises(ResolveError, match="has no uv: `pip install uv`"):
+    with pytest.raises(ResolveError, match="has no uv, which makes environments"):
         lock(index, "pair", PATH=str(index))
+    making = Making(JobEnvironment(lock=index / "lock"), index)  # of a host that has joined since
+    assert "has no uv" in asyncio.run(making.run({"PATH": str(index)}, index)).error
     sent = made_for_jobs().parent / "env" / "uv"  # by an `up` over ssh
     sent.parent.mkdir()
     sent.touch(mode=0o700)
