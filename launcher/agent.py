@@ -9,13 +9,14 @@ import contextlib
 import os
 import shutil
 import socket
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from cluster.abandoned import end_abandoned_ranks
 from cluster.processes import MARKER
-from launcher.attempt import AGENT_RESTARTED, HostFacts, HostNews, RankTask
+from launcher.attempt import AGENT_RESTARTED, EnvironmentMade, HostFacts, HostNews, RankTask
 from launcher.blobs import store_file
 from launcher.certificates import RankFiles, new_request, write_files
 from launcher.code_copy import unpack
@@ -26,10 +27,13 @@ from launcher.environment import command_environment, flags_that_matter, rank_en
 from launcher.host_attempt import HostAttempt
 from launcher.host_copies import HostCopies
 from launcher.host_sockets import HostSockets, look_at_sockets
+from launcher.job_environment import JobEnvironment, Making
+from launcher.lock_requirements import ResolveError, find_uv, lock_requirements
 from launcher.outputs import read_piece
 from launcher.process_watch import end_with_raylet
 from launcher.rank.black_box import read_black_box
 from launcher.rank_process import RankProcess, keep
+from launcher.requirements import Requirements
 from launcher.stacks import take_stacks
 from launcher.template_process import TemplateEndedError, TemplateProcess
 from launcher.user_process import inspect, user_folder
@@ -74,6 +78,7 @@ class Agent:
         self.template: TemplateProcess | None = None
         self.templates = asyncio.Lock()
         self.attempts: dict[str, HostAttempt] = {}
+        self.makings: dict[str, Making] = {}  # of attempts that have not started
         self.keys: dict[str, bytes] = {}  # of attempts that have not started
         # Of the agent before this one, if there was one: nobody can ask for what its ranks have left.
         end_abandoned_ranks(self.folder, os.environ.get(MARKER, ""))
@@ -165,27 +170,73 @@ class Agent:
             self.template = await TemplateProcess.start(self._environment(code_digest), self.folder, code_digest)
             return self.template
 
-    async def _fork(self, code_digest: str) -> RankProcess:
-        """A new rank; if there is no warm template of this code, from one of its own that has imported nothing."""
+    async def _fork(self, code_digest: str, own: JobEnvironment | None) -> RankProcess:
+        """A new rank; if there is no warm template of this code, from one of its own that has imported nothing.
+
+        So is one that has an environment of its own.
+        """
         template = self.template
-        if template is not None and template.running and template.warm and template.code_digest == code_digest:
+        warm = template is not None and template.running and template.warm and template.code_digest == code_digest
+        if template is not None and warm and own is None:
             with contextlib.suppress(TemplateEndedError):
                 return await template.fork()
         if template is not None:
             template.pause()  # the rank that starts now needs the cores more; `fill_standby` lets it go on
-        cold = await TemplateProcess.start(self._environment(code_digest), self.folder, code_digest)
+        cold = await TemplateProcess.start(self._environment(code_digest), self.folder, code_digest, own)
         rank = await cold.fork()
         keep(cold.end_after(rank))
         return rank
 
-    async def inspect(self, question: dict[str, Any], folder: tuple[str, ...], code_digest: str) -> dict[str, Any]:
-        """Imports a workload in a process of its own and tells its parameters; `folder` is the user's, or empty."""
+    async def inspect(
+        self, question: dict[str, Any], code_digest: str, folder: tuple[str, str] | None, lock: tuple[str, str] | None
+    ) -> dict[str, Any]:
+        """Imports a workload in a process of its own and tells its parameters; in the environment of `lock`, if any."""
+        own = None
+        if lock is not None:
+            own = JobEnvironment.of_file(*lock, self.folder, beneath=True)
+            with tempfile.TemporaryDirectory(dir=self.folder / "tmp") as notes:
+                made = await Making(own, Path(notes)).run(self._command_environment(), self.folder)
+            if made.error:
+                return {"refused": f"host {self.host} cannot make the environment:\n{made.error}"}
         place = await user_folder(self.folder, *folder) if folder else self.folder / "work"
-        return await inspect(question, self._environment(code_digest), place)
+        return await inspect(question, self._environment(code_digest), place, own)
 
     async def execute(self, words: list[str], timeout_s: float) -> Executed:
         """Runs a command on this host, beside whatever runs; ends it after `timeout_s`."""
         return await execute(words, self._command_environment(), self.folder / "work", timeout_s)
+
+    # -- environments of jobs
+
+    async def lock_requirements(
+        self, requirements: dict[str, Any], variables: dict[str, str], beneath: bool
+    ) -> dict[str, str]:
+        """The `lock` that a requirements file comes to here, or why it is `refused`."""
+        environment = {**self._command_environment(), **variables}
+        try:
+            asked = Requirements(**requirements)
+            lock = await lock_requirements(asked, environment, self.folder / "tmp", beneath=beneath)
+        except ResolveError as error:
+            return {"refused": f"host {self.host}: {error}"}
+        return {"lock": lock}
+
+    async def has_uv(self) -> bool:
+        return bool(find_uv(self._command_environment()))
+
+    async def make_environment(self, task: RankTask) -> EnvironmentMade:
+        """Makes the environment of a task where it is not there yet; `stop` ends it."""
+        environment = JobEnvironment.of(task, self.folder)
+        assert environment is not None, "nobody asks where there are no requirements"
+        making = self.makings[task.attempt_id] = Making(environment, self.folder / "attempts" / task.attempt_id)
+        variables = task.command.variables if task.command is not None else {}
+        try:
+            return await making.run({**self._command_environment(), **variables}, self.folder)
+        finally:
+            del self.makings[task.attempt_id]
+
+    async def making_says(self, attempt_id: str) -> str:
+        """The last that was said while it is made, or ''."""
+        making = self.makings.get(attempt_id)
+        return making.last_line() if making is not None else ""
 
     # -- attempts
 
@@ -220,12 +271,13 @@ class Agent:
 
     async def _start_process(self, task: RankTask, folder: Path) -> tuple[RankProcess, bool]:
         """The rank of a task, and whether it tells how it is."""
+        own = JobEnvironment.of(task, self.folder)
         if task.command is not None:
             environment, code = self._command_environment(), self._code(task.code_digest)
-            return await start_command(task, environment, host=self.folder, code=code, folder=folder)
+            return await start_command(task, environment, host=self.folder, code=code, folder=folder, own=own)
         if FOLDER in task.files:
             await user_folder(self.folder, *task.files[FOLDER])
-        return await self._fork(task.code_digest), True
+        return await self._fork(task.code_digest, own), True
 
     async def tell(self, attempt_id: str, message: dict[str, Any]) -> None:
         """Passes a message on to the rank: where rank 0 serves, that a profile is wanted, that its gang ends."""
@@ -254,7 +306,10 @@ class Agent:
         return read_black_box(attempt.black_box) if attempt is not None else None
 
     async def stop(self, attempt_id: str) -> None:
-        """Ends the rank and its children; returns when they are gone."""
+        """Ends the rank and its children, or the making of its environment; returns when they are gone."""
+        making = self.makings.get(attempt_id)
+        if making is not None:
+            await making.end()
         attempt = self.attempts.get(attempt_id)
         if attempt is not None:
             attempt.process.kill()
@@ -289,9 +344,8 @@ class Agent:
 
     async def forget(self, attempt_id: str) -> None:
         """Removes what an attempt left on this host."""
-        attempt = self.attempts.pop(attempt_id, None)
-        if attempt is not None:
-            await asyncio.to_thread(shutil.rmtree, attempt.folder, ignore_errors=True)
+        self.attempts.pop(attempt_id, None)
+        await asyncio.to_thread(shutil.rmtree, self.folder / "attempts" / attempt_id, ignore_errors=True)
 
     async def forget_steps(self, storage: str) -> None:
         """Removes this host's copies of a job's checkpoints, where the head has them all."""
@@ -303,6 +357,8 @@ class Agent:
         """At once: a frozen one cannot see that this process ends, nor can its children."""
         for attempt in list(self.attempts.values()):
             attempt.process.kill()
+        for making in list(self.makings.values()):
+            making.kill()
 
     def _code(self, digest: str) -> Path:
         return self.folder / "code" / digest

@@ -172,6 +172,21 @@ class HostNews:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class EnvironmentMade:
+    """What an agent answers when it was told to make a job's environment.
+
+    Attributes:
+        versions: of each package in it, by name.
+        error: the last that was said, if it could not be made.
+        seconds: it took.
+    """
+
+    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    error: str = ""
+    seconds: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class HostFacts:
     """What one host is made of, as its agent found it: a row of the parity table.
 

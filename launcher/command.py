@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 FOLDER = "folder"  # the input file that holds the user's folder
+REQUIREMENTS = "requirements"  # the input file that locks what the job's environment has
 PHASE = "script"  # what its rank is said to do
 WORKLOAD = "run"  # what such a job has in the place of a workload's name
 PYTHON = re.compile(r"python(3(\.\d+)?)?")

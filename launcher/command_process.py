@@ -10,6 +10,7 @@ import sys
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from launcher.attempt import RankTask
 from launcher.command import FOLDER, NoProgramError, interpreter_words, is_python
@@ -20,8 +21,25 @@ DRAIN_S = 1.0
 BOOTSTRAP = "launcher/rank/_spmd_launch_bootstrap.py"
 
 
+class Activation(Protocol):
+    """A Python environment that a command is to run in; see `launcher.job_environment`."""
+
+    @property
+    def python(self) -> Path: ...
+
+    def variables(self, environment: Mapping[str, str]) -> dict[str, str]: ...
+
+    def in_use(self) -> contextlib.AbstractContextManager[int]: ...
+
+
 async def start_command(
-    task: RankTask, environment: Mapping[str, str], *, host: Path, code: Path, folder: Path
+    task: RankTask,
+    environment: Mapping[str, str],
+    *,
+    host: Path,
+    code: Path,
+    folder: Path,
+    own: Activation | None = None,
 ) -> tuple[RankProcess, bool]:
     """Starts the command of a task in a fresh copy of its folder.
 
@@ -34,47 +52,82 @@ async def start_command(
         host: our folder on this host's disk.
         code: the copy of our packages.
         folder: of the attempt, with its log and output; what the command leaves in `output/results` comes back.
+        own: the job's own Python environment, which is made; None: it has none.
 
     Raises:
         NoProgramError: there is no such program on this host, or it cannot be executed.
     """
     assert task.command is not None
-    work, output, log = folder / "work", folder / "output", folder / "rank.log"
+    work, output = folder / "work", folder / "output"
     digest, name = task.files[FOLDER]
     await asyncio.to_thread(unpack_folder, host / "files" / digest / name, work)
     (output / "results").mkdir(parents=True, exist_ok=True)
     storage = str(host / "storage" / Path(task.storage).name) if task.own_disk else task.storage
     if "://" not in storage:
         Path(storage).mkdir(parents=True, exist_ok=True)
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    words, follows = rank_words(task.command.words, code)
+    words, follows = rank_words(task.command.words, code, str(own.python) if own else sys.executable)
     variables = {
         **environment,
         **task.environment,
         **task.command.variables,
         **attempt_variables(task, output, storage),
     }
-    if follows:
-        variables |= {"SPMD_LAUNCH_CONTROL_FD": str(theirs.fileno()), "SPMD_LAUNCH_CODE": str(code)}
+    with contextlib.ExitStack() as stack:
+        held: list[int] = []
+        if own is not None:
+            variables |= own.variables(variables)
+            held.append(stack.enter_context(own.in_use()))
+        control = {"SPMD_LAUNCH_CODE": str(code)} if follows else None
+        process = await start_process(
+            words, variables, work=work, log=folder / "rank.log", host=host, held=held, control=control
+        )
+    return process, follows
+
+
+async def start_process(
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    work: Path,
+    log: Path,
+    host: Path,
+    stdin: int = asyncio.subprocess.DEVNULL,
+    held: Sequence[int] = (),
+    control: Mapping[str, str] | None = None,
+) -> RankProcess:
+    """Starts a process that leads a group of its own and does not outlive this agent.
+
+    Args:
+        words: its command line.
+        environment: all its variables.
+        work: the folder that it is in.
+        log: where both its streams go.
+        host: our folder on this host's disk, where it is recorded.
+        stdin: what it reads.
+        held: further descriptors that it has.
+        control: more variables of one that takes the control descriptor; None: it takes none.
+
+    Raises:
+        NoProgramError: there is no such program on this host, or it cannot be executed.
+    """
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    variables = dict(environment)
+    if control is not None:
+        held = [*held, theirs.fileno()]
+        variables |= {"SPMD_LAUNCH_CONTROL_FD": str(theirs.fileno()), **control}
     with theirs, log.open("ab") as stream:
         try:
             process = await asyncio.create_subprocess_exec(
-                *words,
-                env=variables,
-                cwd=work,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=stream,
-                stderr=stream,
-                pass_fds=(theirs.fileno(),) if follows else (),
+                *words, env=variables, cwd=work, stdin=stdin, stdout=stream, stderr=stream, pass_fds=held,
                 start_new_session=True,
-            )
+            )  # fmt: skip
         except OSError as error:
             ours.close()
             raise NoProgramError(f"{words[0]}: {error.strerror}") from None
     exited: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
     keep(_wait(process, exited))
-    return RankProcess(process.pid, ours, exited, host / "ranks" / f"{process.pid}.json"), follows
+    return RankProcess(process.pid, ours, exited, host / "ranks" / f"{process.pid}.json")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,8 +149,9 @@ async def execute(words: Sequence[str], environment: Mapping[str, str], work: Pa
     """Runs a command to its end, and ends it with all its children after `timeout_s`."""
     try:
         process = await asyncio.create_subprocess_exec(
-            _program(words[0]), *words[1:], env=dict(environment), cwd=work, stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, start_new_session=True,
+            _program(words[0], sys.executable), *words[1:], env=dict(environment), cwd=work,
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
         )  # fmt: skip
     except OSError as error:
         return Executed(code=None, error=f"{words[0]}: {error.strerror}")
@@ -128,12 +182,15 @@ async def _wait(process: asyncio.subprocess.Process, exited: "asyncio.Future[Exi
     exited.set_result(Exit(code=code))
 
 
-def rank_words(words: Sequence[str], code: Path) -> tuple[list[str], bool]:
+def rank_words(words: Sequence[str], code: Path, python: str) -> tuple[list[str], bool]:
     """The command line as it is started, and whether it follows our lead: a Python that runs something does.
 
-    `python` without a path is the interpreter that the cluster's hosts have for JAX.
+    Args:
+        words: as given.
+        code: the copy of our packages.
+        python: what `python` without a path is.
     """
-    program = _program(words[0])
+    program = _program(words[0], python)
     split = interpreter_words(words) if is_python(words[0]) else None
     if split is None:
         return [program, *words[1:]], False
@@ -141,8 +198,8 @@ def rank_words(words: Sequence[str], code: Path) -> tuple[list[str], bool]:
     return [program, *options, str(code / BOOTSTRAP), *script], True
 
 
-def _program(word: str) -> str:
-    return sys.executable if is_python(word) and "/" not in word else word
+def _program(word: str, python: str) -> str:
+    return python if is_python(word) and "/" not in word else word
 
 
 def attempt_variables(task: RankTask, output: Path, storage: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from launcher.attempt import HostNews, RankTask
 from launcher.certificates import RankFiles
-from launcher.command import FOLDER, PHASE
+from launcher.command import FOLDER, PHASE, REQUIREMENTS
 from launcher.host_copies import HostCopies
 from launcher.rank.memory import host_bytes
 from launcher.rank_calls import RankCalls
@@ -56,8 +56,11 @@ class HostAttempt:
 
     def assignment(self, host: str, address: str, files: Path, tls: RankFiles) -> Message:
         """The one message that turns a fork of the template into a rank."""
-        paths = {param: str(files / sha256 / name) for param, (sha256, name) in self.task.files.items()}
-        paths.pop(FOLDER, None)
+        paths = {
+            param: str(files / sha256 / name)
+            for param, (sha256, name) in self.task.files.items()
+            if param not in (FOLDER, REQUIREMENTS)
+        }
         folder = self.task.files.get(FOLDER)
         return {
             **dataclasses.asdict(self.task),

@@ -7,12 +7,15 @@ from collections.abc import Sequence
 import ray
 from ray.exceptions import RayError
 
+from cluster.host_environment import MAKE_TIMEOUT_S
 from cluster.record import Cluster
 from launcher.blobs import BlobStore, ship
 from launcher.command_process import Executed
 from launcher.errors import FailureError
 from launcher.exposure import RAYLET_PORTS
 from launcher.host_pool import HostPool
+from launcher.lock_requirements import NO_UV
+from launcher.lock_requirements import TIMEOUT_S as LOCK_TIMEOUT_S
 from launcher.parity import gather_facts
 from launcher.protocol import Message
 from launcher.user_process import INSPECTION_TIMEOUT_S
@@ -31,6 +34,8 @@ async def answer(pool: HostPool, blobs: BlobStore, request: Message) -> Message:
             return await sockets(pool)
         case "inspect":
             return await inspect(pool, blobs, request)
+        case "lock":
+            return await lock(pool, request)
     hosts = list(pool.agents) if request["host"] is None else [request["host"]]
     return {"hosts": await execute(pool, hosts, request["words"], request["timeout_s"])}
 
@@ -70,8 +75,10 @@ async def inspect(pool: HostPool, blobs: BlobStore, request: Message) -> Message
     What travels is the same everywhere, so that the first host which answers will do; what is installed may differ, so
     that all are asked. A host that is lost says nothing.
     """
-    folder, code = tuple(request["folder"] or ()), request["code"]
-    missing = blobs.missing([*folder[:1], code])
+    folder, lock, code = request["folder"], request["requirements"], request["code"]
+    files = [(file[0], file[1]) for file in (folder, lock) if file]
+    timeout_s = LOOK_TIMEOUT_S + (MAKE_TIMEOUT_S if lock else 0.0)
+    missing = blobs.missing([*(digest for digest, _ in files), code])
     if missing:
         return {"missing": missing}
     question = {key: request[key] for key in ("workload", "settings", "num_hosts", "devices_per_host")}
@@ -79,8 +86,8 @@ async def inspect(pool: HostPool, blobs: BlobStore, request: Message) -> Message
     async def ask(host: str) -> Message:
         agent = pool.agents[host]
         try:
-            await asyncio.wait_for(ship(blobs, [agent], code, [folder] if folder else []), LOOK_TIMEOUT_S)
-            answer: Message = await asyncio.wait_for(agent.inspect.remote(question, folder, code), LOOK_TIMEOUT_S)
+            await asyncio.wait_for(ship(blobs, [agent], code, files), LOOK_TIMEOUT_S)
+            answer: Message = await asyncio.wait_for(agent.inspect.remote(question, code, folder, lock), timeout_s)
         except (RayError, TimeoutError):
             return {}
         return {host: answer}
@@ -95,6 +102,34 @@ async def inspect(pool: HostPool, blobs: BlobStore, request: Message) -> Message
     if not answers:
         raise FailureError("no host has answered, so that nobody could look at the workload; see `spmd-launch status`")
     return {"hosts": answers}
+
+
+async def lock(pool: HostPool, request: Message) -> Message:
+    """Has the first host that answers tell the `lock` of a requirements file, or why it is `refused`."""
+    hosts = list(pool.agents)
+    asked = await asyncio.gather(*(_has_uv(pool, host) for host in hosts))
+    if without := [host for host, has in zip(hosts, asked, strict=True) if has is False]:
+        return {"refused": f"host {', '.join(without)}: {NO_UV}"}
+    for host in hosts:
+        asked_of = pool.agents[host].lock_requirements
+        try:
+            answer: Message = await asyncio.wait_for(
+                asked_of.remote(request["requirements"], request["variables"], request["beneath"]),
+                STATE_TIMEOUT_S + LOCK_TIMEOUT_S,
+            )
+        except (RayError, TimeoutError):
+            continue  # that host is lost
+        return answer
+    raise FailureError("no host has answered, so that nobody could resolve it; see `spmd-launch status`")
+
+
+async def _has_uv(pool: HostPool, host: str) -> bool | None:
+    """None: it does not answer."""
+    try:
+        found: bool = await asyncio.wait_for(pool.agents[host].has_uv.remote(), STATE_TIMEOUT_S)
+    except (RayError, TimeoutError):
+        return None
+    return found
 
 
 async def execute(pool: HostPool, hosts: Sequence[str], words: Sequence[str], timeout_s: float) -> list[Message]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from cluster.place_code import Code
 from cluster.record import Cluster
 from launcher.errors import UserError
 from launcher.job import InputFile
+from launcher.requirements import refuse_for_shipped
 from launcher.temporary import sha256_of, temporary_folder
 from launcher.user_submission import Packed, folder_with, inspect, require_installed
 from workloads.errors import ConfigError
@@ -42,6 +43,7 @@ def find_inputs(
     settings: Mapping[str, str],
     layout: Layout,
     code: Code,
+    requirements: Path | None = None,
     kept: Packed | None = None,
 ) -> Inputs:
     """Everything about a job's parameters, checked here or, where code of the user's is needed for it, on a host.
@@ -52,35 +54,51 @@ def find_inputs(
         settings: `{parameter: text}`.
         layout: that the config must fit.
         code: of our packages.
-        kept: the user's folder as an earlier run of the job had it; None: the one that one is in, if it is needed.
+        requirements: a file of what the user's code needs besides; None: nothing.
+        kept: the user's folder, and the list of its packages, as an earlier run of the job had them; None: the folder
+            that one is in, if it is needed.
 
     Raises:
         UserError: with the parameter, what was given, and what would fit; or what is wrong with the user's function.
     """
     if workload in WORKLOADS:
-        return _shipped_inputs(cluster, workload, settings, layout, code, kept)
+        return _shipped_inputs(cluster, workload, settings, layout, code, requirements, kept)
     if parse_target(workload) is None:
         require_installed(workload)
-    folder = kept
-    if kept is None:
-        functions = [text for text in settings.values() if (target := parse_target(text)) and target.is_file]
-        if parse_target(workload) is not None:
-            functions = [workload, *functions]
-        folder = folder_with(functions) if functions else None
-    seen = inspect(cluster, workload, settings, layout, folder, code)
-    files, paths = folder or ({}, {})
+    functions = [text for text in settings.values() if (target := parse_target(text)) and target.is_file]
+    if parse_target(workload) is not None:
+        functions = [workload, *functions]
+    packed = _packed(cluster, workload, functions, requirements, kept)
+    seen = inspect(cluster, workload, settings, layout, packed, code)
+    files, paths = packed or ({}, {})
     return Inputs(config=seen["config"], settings=dict(settings), files=files, paths=paths)
 
 
+def _packed(
+    cluster: Cluster, workload: str, functions: Sequence[str], requirements: Path | None, kept: Packed | None
+) -> Packed | None:
+    """What travels of the user's, or None if nothing is theirs."""
+    if kept is None and functions:
+        return folder_with(functions, cluster, requirements)
+    refuse_for_shipped(workload, requirements)
+    return kept
+
+
 def _shipped_inputs(
-    cluster: Cluster, workload: str, settings: Mapping[str, str], layout: Layout, code: Code, kept: Packed | None
+    cluster: Cluster,
+    workload: str,
+    settings: Mapping[str, str],
+    layout: Layout,
+    code: Code,
+    requirements: Path | None,
+    kept: Packed | None,
 ) -> Inputs:
     config = _check_config(workload, settings, layout)
     rest, files, paths = _input_files(file_params(type(config)), settings)
-    if functions := function_params(config):
-        folder = kept or folder_with(getattr(config, param) for param in functions)
-        inspect(cluster, workload, settings, layout, folder, code)
-        files, paths = {**files, **folder[0]}, {**paths, **folder[1]}
+    functions = [getattr(config, param) for param in function_params(config)]
+    if packed := _packed(cluster, workload, functions, requirements, kept if functions else None):
+        inspect(cluster, workload, settings, layout, packed, code)
+        files, paths = {**files, **packed[0]}, {**paths, **packed[1]}
     return Inputs(config=dataclasses.asdict(config), settings=rest, files=files, paths=paths)
 
 

@@ -15,6 +15,7 @@ from launcher.attempt import tasks_for
 from launcher.blobs import BlobStore, ship
 from launcher.certificates import Authority
 from launcher.command import FOLDER
+from launcher.environments import make_environments
 from launcher.first_cause import FirstCause, first_cause
 from launcher.gang import Gang
 from launcher.host_pool import HostPool
@@ -246,7 +247,7 @@ class JobRun:
         gang = self.gang = Gang(hosts, agents, tasks, self.authority, self._hear)
         self.profiles.begin_attempt(attempt_id, agents)
         self.record.begin_attempt(attempt_id, hosts, gang.ranks)
-        running = asyncio.ensure_future(gang.run())
+        running = asyncio.ensure_future(self._make_and_run(gang))
         cancelled = asyncio.ensure_future(self.cancelled.wait())
         joined = asyncio.ensure_future(self._when_joined(gang, agents))
         try:
@@ -258,11 +259,18 @@ class JobRun:
             joined.cancel()
             cancelled.cancel()
         await self.profiles.settle()
-        cause = await self._conclude(gang, agents, attempt_id)
+        cause = await self._conclude(gang, agents, attempt_id, None if running.cancelled() else running.result())
         for agent in agents:  # not waited for: a host that is gone has nothing left to remove
             agent.forget.remote(attempt_id)
             agent.fill_standby.remote()
         return cause
+
+    async def _make_and_run(self, gang: Gang) -> FirstCause | None:
+        """Runs the attempt, in an environment of its own if it has one; returns why there is none."""
+        refused = await make_environments(gang.agents, gang.tasks, gang.ranks, self._hear)
+        if refused is None:
+            await gang.run()
+        return refused
 
     async def _shut_out_older(self, attempt_id: str) -> None:
         """Writes the fence; what the head keeps, it keeps itself, so that no commit is under way after this."""
@@ -291,12 +299,16 @@ class JobRun:
         for agent in agents:
             agent.fill_standby.remote()
 
-    async def _conclude(self, gang: Gang, agents: Sequence[Any], attempt_id: str) -> FirstCause | None:
+    async def _conclude(
+        self, gang: Gang, agents: Sequence[Any], attempt_id: str, refused: FirstCause | None
+    ) -> FirstCause | None:
         if self.spec.command is not None and not gang.succeeded:
             with contextlib.suppress(RayError):  # its host may be what failed
                 await collect_outputs(agents[0], attempt_id, self.record.folder.path)
         if self.cancelled.is_set():
             self.record.end(JobState.CANCELLED, self.cancel_reason)
+        elif refused is not None:
+            return refused
         elif gang.port_lost and not gang.bad_ends:
             self.record.event("port-lost", attempt=self.record.attempt)
             self.record.move(JobState.RECOVERING)

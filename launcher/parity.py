@@ -3,7 +3,7 @@
 import asyncio
 import collections
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cluster.accelerators import CPU, Accelerator
@@ -64,13 +64,13 @@ def compare(facts: Sequence[HostFacts], devices_per_host: int, accelerator: Acce
         if fact.num_devices > 0 and not accelerator.is_device(fact.device_kind)
     ]
     for package in facts[0].versions:
-        differences += _odd_ones(package, {fact.host: fact.versions[package] for fact in facts})
-    differences += _odd_ones("code", {fact.host: fact.code_digest[:12] for fact in facts})
+        differences += odd_ones(package, {fact.host: fact.versions[package] for fact in facts})
+    differences += odd_ones("code", {fact.host: fact.code_digest[:12] for fact in facts})
     names = sorted({name for fact in facts for name in fact.flags})
     for name in names:
-        differences += _odd_ones(name, {fact.host: fact.flags.get(name, "unset") for fact in facts})
+        differences += odd_ones(name, {fact.host: fact.flags.get(name, "unset") for fact in facts})
     right = {fact.host: fact.device_kind for fact in facts if accelerator.is_device(fact.device_kind)}
-    differences += _odd_ones("device kind", right)  # two sorts of A100, say
+    differences += odd_ones("device kind", right)  # two sorts of A100, say
     middle = sorted(fact.clock for fact in facts)[len(facts) // 2]
     differences += [
         Difference("clock", (fact.host,), f"{fact.clock - middle:+.0f} s", "that of the others (only log times)", False)
@@ -85,7 +85,7 @@ def compare(facts: Sequence[HostFacts], devices_per_host: int, accelerator: Acce
     return sorted(differences, key=lambda difference: not difference.matters)
 
 
-def _odd_ones(what: str, values: dict[str, str]) -> list[Difference]:
+def odd_ones(what: str, values: Mapping[str, str]) -> list[Difference]:
     """Hosts that differ from the majority; with a tie, from the first host."""
     if len(set(values.values())) <= 1:
         return []

@@ -10,6 +10,7 @@ from launcher.command import WORKLOAD, Command, interpreter_words, is_python
 from launcher.errors import UserError
 from launcher.inputs import Inputs
 from launcher.job import JobOptions
+from launcher.requirements import ask_for_lock
 from launcher.sending import our_code
 from launcher.submission import Prepared, new_spec, secret_values
 from launcher.user_folder import travelling_files
@@ -27,6 +28,7 @@ def prepare_run(
     cluster_name: str | None,
     name: str | None,
     num_hosts: int | None,
+    requirements: Path | None = None,
 ) -> Prepared:
     """Checks everything that can be checked on the client, and packs the folder.
 
@@ -36,6 +38,7 @@ def prepare_run(
         env: `KEY=VALUE`, or `KEY`, whose value is taken from here and put on no record.
         options: of the job.
         cluster_name, name, num_hosts: None: the only cluster, `run-N`, all hosts.
+        requirements: a file; None: it runs in an environment that the hosts have.
 
     Raises:
         UserError: with what was given and what would do.
@@ -48,6 +51,9 @@ def prepare_run(
     values = secret_values(command.secrets)
     code = our_code(cluster)
     files, paths = pack_user_folder(folder)
+    if requirements is not None:
+        lock, place = ask_for_lock(cluster, requirements, command, values)
+        files, paths = {**files, **lock}, {**paths, **place}
     inputs = Inputs(config={}, settings={}, files=files, paths=paths)
     spec = new_spec(job_name, WORKLOAD, inputs, layout, code, options, command=command)
     return Prepared(cluster, spec, code, paths, secrets=values)

@@ -11,7 +11,7 @@ from typing import Any
 from cluster.place_code import Code
 from cluster.record import Cluster
 from launcher.choose import choose_cluster, choose_layout, choose_name
-from launcher.command import FOLDER
+from launcher.command import FOLDER, REQUIREMENTS
 from launcher.errors import UserError
 from launcher.faults import check_faults, parse_fault
 from launcher.inputs import Inputs, find_inputs
@@ -39,6 +39,7 @@ class Request:
     name: str | None = None
     num_hosts: int | None = None
     faults: Sequence[str] = ()
+    requirements: Path | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +66,7 @@ def prepare(request: Request) -> Prepared:
     faults = [parse_fault(text) for text in request.faults]
     check_faults(faults, layout.num_hosts, layout.devices_per_host, cluster.spec.provider.owns_ray)
     code = our_code(cluster)
-    inputs = find_inputs(cluster, request.workload, request.settings, layout, code)
+    inputs = find_inputs(cluster, request.workload, request.settings, layout, code, request.requirements)
     told = tuple(fault.to_json() for fault in faults)
     spec = new_spec(name, request.workload, inputs, layout, code, request.options, faults=told)
     return Prepared(cluster, spec, code, inputs.paths)
@@ -127,10 +128,11 @@ def prepare_resume(name: str, settings: Mapping[str, str], cluster_name: str | N
     if old.command is not None:  # again, in the folder that was shipped with it
         inputs = Inputs(config=old.config, settings=old.settings, files=old.files, paths=paths)
     else:
-        packed = ({FOLDER: old.files[FOLDER]}, paths) if FOLDER in old.files else None
-        files = {param: str(path) for param, path in kept.items() if param != FOLDER}
+        travelled = {param: file for param, file in old.files.items() if param in (FOLDER, REQUIREMENTS)}
+        files = {param: str(path) for param, path in kept.items() if param not in travelled}
         given = {**old.settings, **files, **settings}
-        inputs = find_inputs(cluster, old.workload, given, layout, code, packed)
+        packed = (travelled, paths) if travelled else None
+        inputs = find_inputs(cluster, old.workload, given, layout, code, kept=packed)
     spec = dataclasses.replace(
         old,
         settings=inputs.settings,

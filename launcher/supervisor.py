@@ -96,7 +96,7 @@ class Supervisor:
                 answer = await self._cancel(request["name"], "cancelled by hand")
             case "prune":
                 self._prune(request["name"])
-            case "facts" | "sockets" | "exec" | "inspect":
+            case "facts" | "sockets" | "exec" | "inspect" | "lock":
                 answer = await host_report.answer(self.pool, self.blobs, request)
             case "drain":
                 answer = await self._drain(request["force"])

@@ -7,8 +7,10 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
+from launcher.command_process import Activation
 from launcher.environment import LEASE_S
 from launcher.rank.template import FORK, IMPORT, LEASE
 from launcher.rank_process import Exit, RankProcess, keep, read_messages
@@ -40,27 +42,31 @@ class TemplateProcess:
         keep(self._renew_lease())
 
     @classmethod
-    async def start(cls, environment: Mapping[str, str], folder: Path, code_digest: str) -> "TemplateProcess":
+    async def start(
+        cls, environment: Mapping[str, str], folder: Path, code_digest: str, own: Activation | None = None
+    ) -> "TemplateProcess":
         """Starts a template that has imported nothing yet.
 
         Args:
             environment: all of its variables, and so its ranks'.
             folder: the host's; holds `work/`, `template.log`, and `ranks/`.
             code_digest: of the code that `environment` lets it import.
+            own: the Python environment of the job that it is for; None: this process's Python.
         """
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        with (folder / "template.log").open("ab") as output, theirs:
+        variables = {**environment, **(own.variables(environment) if own else {})}
+        with (folder / "template.log").open("ab") as output, theirs, own.in_use() if own else nullcontext() as held:
             process = await asyncio.create_subprocess_exec(
-                sys.executable,
+                own.python if own else sys.executable,
                 "-m",
                 "launcher.rank.template",
-                env={**environment, "SPMD_LAUNCH_CONTROL_FD": str(theirs.fileno())},
+                env={**variables, "SPMD_LAUNCH_CONTROL_FD": str(theirs.fileno())},
                 cwd=folder / "work",
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(theirs.fileno(),) if held is None else (theirs.fileno(), held),
                 start_new_session=True,
             )
         return cls(process, ours, folder, code_digest)

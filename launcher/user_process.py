@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher.command_process import unpack_folder
+from launcher.command_process import Activation, unpack_folder
 
 INSPECTION_TIMEOUT_S = 90.0
 NO_DEVICES = {"JAX_PLATFORMS": "cpu"}  # a rank may hold them, and a module may make arrays when it is imported
@@ -31,16 +31,20 @@ async def user_folder(host: Path, digest: str, name: str) -> Path:
     return target
 
 
-async def inspect(question: Mapping[str, Any], environment: Mapping[str, str], folder: Path) -> dict[str, Any]:
+async def inspect(
+    question: Mapping[str, Any], environment: Mapping[str, str], folder: Path, own: Activation | None
+) -> dict[str, Any]:
     """What `launcher.rank.inspect_workload` says; `refused` where it says nothing.
 
     Args:
         question: all of it but the folder.
         environment: of a rank of this code.
         folder: the user's, here.
+        own: the Python environment that it is for; None: this process's Python.
     """
+    python, more = (own.python, own.variables(environment)) if own else (sys.executable, {})
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "launcher.rank.inspect_workload", env={**environment, **NO_DEVICES}, cwd=folder,
+        python, "-m", "launcher.rank.inspect_workload", env={**environment, **more, **NO_DEVICES}, cwd=folder,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     asked = json.dumps({**question, "folder": str(folder)}).encode() + b"\n"

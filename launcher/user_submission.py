@@ -4,13 +4,15 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from cluster.host_environment import MAKE_TIMEOUT_S
 from cluster.place_code import Code
 from cluster.record import Cluster
 from launcher.choose import choose_cluster, choose_layout
-from launcher.command import FOLDER
+from launcher.command import FOLDER, REQUIREMENTS
 from launcher.errors import UserError
 from launcher.job import InputFile
 from launcher.protocol import Message
+from launcher.requirements import ask_for_lock
 from launcher.sending import ask_with_bytes, our_code
 from launcher.temporary import sha256_of, temporary_folder
 from launcher.user_folder import NAME, pack_folder
@@ -53,19 +55,20 @@ def default_name(workload: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-")[:40] or "workload"
 
 
-def look_at_user_workload(workload: str, cluster_name: str | None) -> list[ParamInfo]:
+def look_at_user_workload(workload: str, cluster_name: str | None, requirements: Path | None) -> list[ParamInfo]:
     """The parameters of a workload of the user's or of an installed package, which a host imports.
 
     Args:
         workload: as `./my_file.py:run`, relative to the folder one is in; or a name.
         cluster_name: None: the only cluster that is up.
+        requirements: a file of what it needs besides; None: nothing.
 
     Raises:
         UserError: there is no such function, or its module cannot be imported.
     """
     cluster = choose_cluster(cluster_name)
-    folder = folder_with([workload]) if parse_target(workload) else None
-    seen = inspect(cluster, workload, None, choose_layout(cluster, None), folder, our_code(cluster))
+    packed = folder_with([workload], cluster, requirements) if parse_target(workload) else None
+    seen = inspect(cluster, workload, None, choose_layout(cluster, None), packed, our_code(cluster))
     return [ParamInfo(**{**param, "choices": tuple(param["choices"])}) for param in seen["params"]]
 
 
@@ -84,17 +87,26 @@ def require_installed(workload: str) -> InstalledWorkload:
     return found
 
 
-def folder_with(functions: Iterable[str]) -> Packed:
+def folder_with(functions: Iterable[str], cluster: Cluster, requirements: Path | None) -> Packed:
     """The folder that one is in, packed, which has the files of these functions.
 
+    Args:
+        functions: as submitted.
+        cluster: that is up.
+        requirements: a file of what they need besides, of which a host makes a list that goes along; None: nothing.
+
     Raises:
-        UserError: it has not, or it is too large.
+        UserError: it has not, or it is too large; there is no such set of packages.
     """
     for text in functions:
         target = parse_target(text)
         assert target is not None
         _require_file(target, Path.cwd())
-    return pack_user_folder(Path.cwd())
+    files, paths = pack_user_folder(Path.cwd())
+    if requirements is None:
+        return files, paths
+    lock, place = ask_for_lock(cluster, requirements, None, {})
+    return {**files, **lock}, {**paths, **place}
 
 
 def inspect(
@@ -102,7 +114,7 @@ def inspect(
     workload: str,
     settings: Mapping[str, str] | None,
     layout: Layout,
-    folder: Packed | None,
+    packed: Packed | None,
     code: Code,
 ) -> Message:
     """Has hosts import what is the user's in a workload; see `launcher.rank.inspect_workload`.
@@ -112,7 +124,8 @@ def inspect(
         workload: as submitted.
         settings: `{parameter: text}`; None: only its parameters are wanted.
         layout: that the config must fit.
-        folder: of the user; None: all of it is installed on the hosts, each of which is asked.
+        packed: the user's folder, and what their environment is to have, if that is another than the hosts'; None: all
+            is installed on the hosts, each of which is asked.
         code: of our packages.
 
     Returns:
@@ -121,18 +134,21 @@ def inspect(
     Raises:
         UserError: what is wrong with it, and where hosts do not say the same on which.
     """
-    file = folder[0][FOLDER] if folder else None
+    files, paths = packed or ({}, {})
+    folder, lock = files.get(FOLDER), files.get(REQUIREMENTS)
     request = {
         "op": "inspect",
         "workload": workload,
         "settings": None if settings is None else dict(settings),
         "num_hosts": layout.num_hosts,
         "devices_per_host": layout.devices_per_host,
-        "folder": [file.sha256, file.name] if file else None,
+        "folder": [folder.sha256, folder.name] if folder else None,
+        "requirements": [lock.sha256, lock.name] if lock else None,
         "every_host": parse_target(workload) is None and workload not in WORKLOADS,
         "code": code.digest,
     }
-    answers = ask_with_bytes(cluster, request, code, folder[1] if folder else {}, INSPECTION_TIMEOUT_S)["hosts"]
+    timeout_s = INSPECTION_TIMEOUT_S + (MAKE_TIMEOUT_S if lock else 0.0)
+    answers = ask_with_bytes(cluster, request, code, paths, timeout_s)["hosts"]
     if problem := disagreement(workload, answers):
         raise UserError(problem)
     answer: Message = next(iter(answers.values()))

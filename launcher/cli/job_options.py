@@ -1,6 +1,7 @@
 """Options that commands which start jobs have in common."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -26,6 +27,12 @@ watch_launches_option = click.option(
     "--watch-launches",
     is_flag=True,
     help="Record and compare every launch of your own `jit` too; 0.1 to 0.2 ms a launch.",
+)
+requirements_option = click.option(
+    "--requirements",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Run in an environment of this file's packages, which every host makes once.",
 )
 no_program_barrier_option = click.option(
     "--no-program-barrier", is_flag=True, help="Do not compare the ranks' programs before they run."

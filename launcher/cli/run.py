@@ -10,6 +10,7 @@ from launcher.cli.job_options import (
     max_failures_option,
     max_preemptions_option,
     no_program_barrier_option,
+    requirements_option,
     watch_launches_option,
 )
 from launcher.cli.submit import announce
@@ -24,6 +25,7 @@ from launcher.job import JobOptions
 @click.option(
     "--env", multiple=True, metavar="KEY[=VALUE]", help="A variable; without VALUE that of here, put on no record."
 )
+@requirements_option
 @max_failures_option(0, "Restarts after failures; a script goes on from where it has saved.")
 @max_preemptions_option
 @no_program_barrier_option
@@ -33,7 +35,7 @@ from launcher.job import JobOptions
 @click.option("--json", "as_json", is_flag=True, help="Print the job's end as JSON.")
 def run(
     words: tuple[str, ...], cluster: str | None, num_hosts: int | None, name: str | None, env: tuple[str, ...],
-    no_program_barrier: bool, detach: bool, no_wait: bool, as_json: bool, **options: Any,
+    requirements: Path | None, no_program_barrier: bool, detach: bool, no_wait: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Run COMMAND on every host, in a copy of this folder: `spmd-launch run -- python train.py`.
 
@@ -49,5 +51,6 @@ def run(
         cluster_name=cluster,
         name=name,
         num_hosts=num_hosts,
+        requirements=requirements,
     )
     announce(prepared, shlex.join(words), detach=detach, no_wait=no_wait, as_json=as_json)

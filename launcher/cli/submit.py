@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +14,7 @@ from launcher.cli.job_options import (
     max_preemptions_option,
     no_program_barrier_option,
     parse_settings,
+    requirements_option,
     watch_launches_option,
 )
 from launcher.errors import UserError
@@ -70,13 +72,14 @@ if TYPE_CHECKING:
     metavar="FAULT",
     help="Make something fail, as 'kill rank=1 step=20', to see the job recover.",
 )
+@requirements_option
 @click.option("--detach", is_flag=True, help="Do not wait for the job.")
 @click.option("--no-wait", is_flag=True, help="Refuse instead of queueing if hosts are not free.")
 @click.option("--json", "as_json", is_flag=True, help="Print the job's end as JSON.")
 def submit(
     workload: str | None, resume: str | None, cluster: str | None, settings: tuple[str, ...], name: str | None,
     num_hosts: int | None, faults: tuple[str, ...], detach: bool, no_wait: bool, as_json: bool,
-    no_program_barrier: bool, **options: Any,
+    requirements: Path | None, no_program_barrier: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Run WORKLOAD on all hosts of a cluster, or go on with a job that has ended."""
     from launcher.profile_steps import ProfileSteps
@@ -86,6 +89,8 @@ def submit(
         ProfileSteps.parse(options["profile"])
     if (workload is None) == (resume is None):
         raise UserError("say which WORKLOAD to run (see spmd-launch workloads), or --resume JOB")
+    if resume is not None and requirements is not None:
+        raise UserError("--requirements: a job that is resumed has the environment that it had")
     prepared = (
         prepare_resume(resume, parse_settings(settings), cluster)
         if resume is not None
@@ -97,6 +102,7 @@ def submit(
                 name=name,
                 num_hosts=num_hosts,
                 faults=faults,
+                requirements=requirements,
                 options=JobOptions(program_barrier=not no_program_barrier, **options),
             )
         )

@@ -1,10 +1,13 @@
 """`workloads`: what can be submitted, with every parameter."""
 
 import textwrap
+from pathlib import Path
 
 import click
 
 from launcher.cli.console import next_commands, show_json, table
+from launcher.cli.job_options import requirements_option
+from launcher.requirements import refuse_for_shipped
 from workloads.installed import installed_workloads, name_clashes
 from workloads.params import ParamInfo, describe
 from workloads.registry import WORKLOADS
@@ -14,13 +17,14 @@ from workloads.target import parse_target
 @click.command()
 @click.argument("name", required=False)
 @click.option("--cluster", help="Which cluster looks at a workload of yours; may be left out if one is up.")
+@requirements_option
 @click.option("--json", "as_json", is_flag=True)
-def workloads(name: str | None, cluster: str | None, as_json: bool) -> None:
+def workloads(name: str | None, cluster: str | None, requirements: Path | None, as_json: bool) -> None:
     """List the workloads, or every parameter of one: type, default, meaning; of ./FILE.py:FUNCTION too."""
     if name is None:
         _list(as_json)
         return
-    summary, params = _look(name, cluster)
+    summary, params = _look(name, cluster, requirements)
     if as_json:
         show_json([vars(param) if hasattr(param, "__dict__") else param for param in params])
         return
@@ -50,13 +54,15 @@ def _list(as_json: bool) -> None:
     next_commands(*(f"spmd-launch workloads {name}" for name in listed))
 
 
-def _look(name: str, cluster: str | None) -> tuple[str, list[ParamInfo]]:
+def _look(name: str, cluster: str | None, requirements: Path | None) -> tuple[str, list[ParamInfo]]:
     """What a workload is, in a line, and its parameters; those of code that is not ours are told by a host."""
+    if parse_target(name) is None:
+        refuse_for_shipped(name, requirements)
     if name in WORKLOADS:
         return WORKLOADS[name].summary, describe(WORKLOADS[name].config_class())
     from launcher.user_submission import look_at_user_workload, require_installed
 
     if parse_target(name) is not None:
-        return "a workload of yours", look_at_user_workload(name, cluster)
+        return "a workload of yours", look_at_user_workload(name, cluster, requirements)
     installed = require_installed(name)
-    return f"{installed.function}, of {installed.package}", look_at_user_workload(name, cluster)
+    return f"{installed.function}, of {installed.package}", look_at_user_workload(name, cluster, None)

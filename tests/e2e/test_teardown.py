@@ -64,6 +64,22 @@ def test_agent_killed(victim: Victim) -> None:
     gone(ranks, 15.0)
     victim.cli.wait_for(lambda: victim.cli.json("status", victim.job)["state"] == "FAILED", 20.0)
     assert "was lost" in victim.cli.job(victim.job)["message"]
+    sleepers = sleep_on(victim, "sleep-killed")  # a command, which knows nothing of a lease
+    victim.with_title("ray::Agent")[0].kill()
+    gone(sleepers, 15.0)
+    victim.cli.wait_for(lambda: victim.cli.json("status", "sleep-killed")["state"] == "FAILED", 20.0)
+    sleepers = sleep_on(victim, "sleep-cancelled")
+    victim.cli("cancel", "sleep-cancelled")
+    gone(sleepers, 0.0)
+
+
+def sleep_on(victim: Victim, job: str) -> list[psutil.Process]:
+    """Starts a job that sleeps on both hosts, in a child of a shell; returns its four processes."""
+    script = "sleep 1000; true"  # or the shell would become the sleep
+    victim.cli("run", "--cluster", victim.name, "--max-preemptions", "0", "--name", job, "--detach", "--", "bash", "-c",
+               script)  # fmt: skip
+    victim.cli.wait_for(lambda: len(victim.with_title("sleep 1000")) == 4, 20.0)
+    return victim.with_title("sleep 1000")
 
 
 def test_raylet_of_a_worker_killed(victim: Victim) -> None:

@@ -35,18 +35,17 @@ def test_a_pythons_command_line_is_split(line: str, options: str, script: str) -
 @pytest.mark.parametrize("line", ["python", "python -V", "python -", "python -m", "python -X dev"])
 def test_a_python_that_runs_nothing_of_the_users_is_left_alone(line: str) -> None:
     assert interpreter_words(line.split()) is None
-    words, follows = rank_words(line.split(), Path("/code"))
+    words, follows = rank_words(line.split(), Path("/code"), "/env/python")
     assert not follows and words[1:] == line.split()[1:]
 
 
 def test_a_named_interpreter_stays_and_a_bare_one_is_the_hosts() -> None:
-    import sys
-
-    assert rank_words(["/opt/bin/python", "-u", "a.py", "b"], Path("/code")) == (
+    code, hosts = Path("/code"), "/env/python"
+    assert rank_words(["/opt/bin/python", "-u", "a.py", "b"], code, hosts) == (
         ["/opt/bin/python", "-u", f"/code/{BOOTSTRAP}", "a.py", "b"], True,
     )  # fmt: skip
-    assert rank_words(["python3", "a.py"], Path("/code"))[0][0] == sys.executable
-    assert rank_words(["bash", "a.sh"], Path("/code")) == (["bash", "a.sh"], False)
+    assert rank_words(["python3", "a.py"], code, hosts)[0][0] == hosts
+    assert rank_words(["bash", "a.sh"], code, hosts) == (["bash", "a.sh"], False)
 
 
 def test_variables_have_values_or_are_secrets() -> None:

@@ -112,6 +112,28 @@ def local_and_threads(context: Context) -> dict[str, Any]:
     return {"total": total, "part": part, "ms": 1000 * min(seconds), "count": barrier.count}
 
 
+def bystander(context: Context) -> dict[str, Any]:
+    """The last rank compiles what runs on the others' devices alone, after they have done so twice."""
+    barrier = programs.install(context.exchange.apart("some", timeout_s=5.0), host=context.host, emit=context.emit)
+    assert barrier is not None
+    mesh = jax.sharding.Mesh(jax.devices()[:-1], ("data",))
+    x = jax.ShapeDtypeStruct((4,), np.float32, sharding=NamedSharding(mesh, P("data")))
+
+    def compile_two() -> None:
+        for factor in (2.0, 3.0):
+            jax.jit(lambda v, factor=factor: (factor * v).sum()).lower(x).compile()
+
+    late = context.rank == context.num_ranks - 1
+    if not late:
+        compile_two()
+    context.exchange.all_gather("two", None)
+    if late:
+        compile_two()
+    total = float(jax.jit(lambda v: v.sum())(_global(context)))
+    programs.uninstall()
+    return {"total": total, "count": barrier.count}
+
+
 def absent(context: Context) -> str:
     """Rank 1 never compiles the program."""
     message = ""

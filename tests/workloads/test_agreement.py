@@ -68,6 +68,11 @@ def test_programs_of_one_rank_or_of_some_keep_nobody_waiting(hosts: int) -> None
         assert rank["ms"] < 50.0  # 1.4 ms were measured
 
 
+def test_a_rank_that_compiles_what_only_others_run_waits_for_nobody() -> None:
+    ranks = run_ranks(f"{PROGRAMS}:bystander", num_hosts=3, devices_per_host=1)
+    assert [(rank["total"], rank["count"]) for rank in ranks] == [(276.0, 3), (276.0, 3), (276.0, 1)]
+
+
 def test_a_rank_that_never_compiles_the_program_is_named() -> None:
     waited, _ = run_ranks(f"{PROGRAMS}:absent", num_hosts=2, devices_per_host=1)
     assert "'digest' from rank(s) 1: " in waited

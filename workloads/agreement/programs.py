@@ -174,7 +174,8 @@ def install(exchange: Exchange, *, host: str, emit: Callable[[dict[str, Any]], N
         backend: Any, computation: Any, devices: Any, compile_options: Any, *more: Any, **named: Any
     ) -> Any:
         ranks = tuple(sorted({int(device.process_index) for device in devices.flatten()}))
-        if len(ranks) > 1:
+        # JAX compiles on every rank what any applies: one without a device of it runs nothing, and nobody waits for it.
+        if len(ranks) > 1 and exchange.rank in ranks:
             barrier.check(module_name(computation), describe(computation, devices, compile_options), ranks)
         return original(backend, computation, devices, compile_options, *more, **named)
 
