@@ -8,6 +8,7 @@ from typing import Any
 
 FOLDER = "folder"  # the input file that holds the user's folder
 REQUIREMENTS = "requirements"  # the input file that locks what the job's environment has
+NO_PARAMETERS = (FOLDER, REQUIREMENTS)  # other input files are values of a workload's parameters
 PHASE = "script"  # what its rank is said to do
 WORKLOAD = "run"  # what such a job has in the place of a workload's name
 PYTHON = re.compile(r"python(3(\.\d+)?)?")

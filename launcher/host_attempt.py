@@ -10,7 +10,7 @@ from pathlib import Path
 
 from launcher.attempt import HostNews, RankTask
 from launcher.certificates import RankFiles
-from launcher.command import FOLDER, PHASE, REQUIREMENTS
+from launcher.command import FOLDER, NO_PARAMETERS, PHASE
 from launcher.host_copies import HostCopies
 from launcher.rank.memory import host_bytes
 from launcher.rank_calls import RankCalls
@@ -59,7 +59,7 @@ class HostAttempt:
         paths = {
             param: str(files / sha256 / name)
             for param, (sha256, name) in self.task.files.items()
-            if param not in (FOLDER, REQUIREMENTS)
+            if param not in NO_PARAMETERS
         }
         folder = self.task.files.get(FOLDER)
         return {

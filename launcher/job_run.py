@@ -14,7 +14,7 @@ from cluster.slices import rank_variables
 from launcher.attempt import tasks_for
 from launcher.blobs import BlobStore, ship
 from launcher.certificates import Authority
-from launcher.command import FOLDER
+from launcher.command import NO_PARAMETERS
 from launcher.environments import make_environments
 from launcher.first_cause import FirstCause, first_cause
 from launcher.gang import Gang
@@ -204,7 +204,7 @@ class JobRun:
     def _fits(self, num_hosts: int) -> bool:
         if self.spec.workload not in WORKLOADS:
             return True  # code of the user's, which alone knows
-        files = {param: file.name for param, file in self.spec.files.items() if param != FOLDER}
+        files = {param: file.name for param, file in self.spec.files.items() if param not in NO_PARAMETERS}
         layout = Layout(num_hosts=num_hosts, devices_per_host=self.devices_per_host)
         try:
             checked_config(self.spec.workload, {**self.spec.settings, **files}, layout)

@@ -11,7 +11,7 @@ from typing import Any
 from cluster.place_code import Code
 from cluster.record import Cluster
 from launcher.choose import choose_cluster, choose_layout, choose_name
-from launcher.command import FOLDER, REQUIREMENTS
+from launcher.command import NO_PARAMETERS
 from launcher.errors import UserError
 from launcher.faults import check_faults, parse_fault
 from launcher.inputs import Inputs, find_inputs
@@ -128,7 +128,7 @@ def prepare_resume(name: str, settings: Mapping[str, str], cluster_name: str | N
     if old.command is not None:  # again, in the folder that was shipped with it
         inputs = Inputs(config=old.config, settings=old.settings, files=old.files, paths=paths)
     else:
-        travelled = {param: file for param, file in old.files.items() if param in (FOLDER, REQUIREMENTS)}
+        travelled = {param: file for param, file in old.files.items() if param in NO_PARAMETERS}
         files = {param: str(path) for param, path in kept.items() if param not in travelled}
         given = {**old.settings, **files, **settings}
         packed = (travelled, paths) if travelled else None
@@ -185,5 +185,5 @@ def send(prepared: Prepared, *, wait: bool) -> Message:
 
 def describe(spec: JobSpec) -> str:
     """The job's parameters that are not at their default, for one line."""
-    given = {**spec.settings, **{param: file.name for param, file in spec.files.items() if param != FOLDER}}
+    given = {**spec.settings, **{param: file.name for param, file in spec.files.items() if param not in NO_PARAMETERS}}
     return " ".join(f"{key}={value}" for key, value in given.items()) or "defaults"
