@@ -5,11 +5,9 @@ of it. A job that brings other code starts from a new template, which becomes wa
 """
 
 import asyncio
-import contextlib
 import os
 import shutil
 import socket
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -26,16 +24,16 @@ from launcher.device_count import count_devices
 from launcher.environment import command_environment, flags_that_matter, rank_environment
 from launcher.host_attempt import HostAttempt
 from launcher.host_copies import HostCopies
+from launcher.host_environments import HostEnvironments
 from launcher.host_sockets import HostSockets, look_at_sockets
-from launcher.job_environment import JobEnvironment, Making
-from launcher.lock_requirements import ResolveError, find_uv, lock_requirements
+from launcher.host_templates import HostTemplates
+from launcher.job_environment import JobEnvironment
 from launcher.outputs import read_piece
 from launcher.process_watch import end_with_raylet
 from launcher.rank.black_box import read_black_box
 from launcher.rank_process import RankProcess, keep
 from launcher.requirements import Requirements
 from launcher.stacks import take_stacks
-from launcher.template_process import TemplateEndedError, TemplateProcess
 from launcher.user_process import inspect, user_folder
 from workloads.versions import versions
 
@@ -75,10 +73,9 @@ class Agent:
         self.code_digest = code_digest
         self.keeper = keeper
         self.found: dict[str, Any] = {}  # devices, as last counted
-        self.template: TemplateProcess | None = None
-        self.templates = asyncio.Lock()
+        self.templates = HostTemplates(self.folder, self._environment)
+        self.environments = HostEnvironments(self.folder, self._command_environment)
         self.attempts: dict[str, HostAttempt] = {}
-        self.makings: dict[str, Making] = {}  # of attempts that have not started
         self.keys: dict[str, bytes] = {}  # of attempts that have not started
         # Of the agent before this one, if there was one: nobody can ask for what its ranks have left.
         end_abandoned_ranks(self.folder, os.environ.get(MARKER, ""))
@@ -151,41 +148,11 @@ class Agent:
 
     async def fill_standby(self) -> None:
         """Makes the template warm, starting it if there is none."""
-        template = await self._template_for(self.code_digest)
-        await template.import_all()
+        await self.templates.fill(self.code_digest)
 
     async def standby_state(self) -> str:
         """`WARM`, `warming`, or `none`."""
-        if self.template is None or not self.template.running or self.template.code_digest != self.code_digest:
-            return "none"
-        return "WARM" if self.template.warm else "warming"
-
-    async def _template_for(self, code_digest: str) -> TemplateProcess:
-        async with self.templates:
-            old = self.template
-            if old is not None and old.running and old.code_digest == code_digest:
-                return old
-            if old is not None:
-                await old.end()
-            self.template = await TemplateProcess.start(self._environment(code_digest), self.folder, code_digest)
-            return self.template
-
-    async def _fork(self, code_digest: str, own: JobEnvironment | None) -> RankProcess:
-        """A new rank; if there is no warm template of this code, from one of its own that has imported nothing.
-
-        So is one that has an environment of its own.
-        """
-        template = self.template
-        warm = template is not None and template.running and template.warm and template.code_digest == code_digest
-        if template is not None and warm and own is None:
-            with contextlib.suppress(TemplateEndedError):
-                return await template.fork()
-        if template is not None:
-            template.pause()  # the rank that starts now needs the cores more; `fill_standby` lets it go on
-        cold = await TemplateProcess.start(self._environment(code_digest), self.folder, code_digest, own)
-        rank = await cold.fork()
-        keep(cold.end_after(rank))
-        return rank
+        return self.templates.state(self.code_digest)
 
     async def inspect(
         self, question: dict[str, Any], code_digest: str, folder: tuple[str, str] | None, lock: tuple[str, str] | None
@@ -193,11 +160,9 @@ class Agent:
         """Imports a workload in a process of its own and tells its parameters; in the environment of `lock`, if any."""
         own = None
         if lock is not None:
-            own = JobEnvironment.of_file(*lock, self.folder, beneath=True)
-            with tempfile.TemporaryDirectory(dir=self.folder / "tmp") as notes:
-                made = await Making(own, Path(notes)).run(self._command_environment(), self.folder)
-            if made.error:
-                return {"refused": f"host {self.host} cannot make the environment:\n{made.error}"}
+            own, problem = await self.environments.of_lock(*lock)
+            if problem:
+                return {"refused": f"host {self.host} cannot make the environment:\n{problem}"}
         place = await user_folder(self.folder, *folder) if folder else self.folder / "work"
         return await inspect(question, self._environment(code_digest), place, own)
 
@@ -211,32 +176,20 @@ class Agent:
         self, requirements: dict[str, Any], variables: dict[str, str], beneath: bool
     ) -> dict[str, str]:
         """The `lock` that a requirements file comes to here, or why it is `refused`."""
-        environment = {**self._command_environment(), **variables}
-        try:
-            asked = Requirements(**requirements)
-            lock = await lock_requirements(asked, environment, self.folder / "tmp", beneath=beneath)
-        except ResolveError as error:
-            return {"refused": f"host {self.host}: {error}"}
-        return {"lock": lock}
+        answer = await self.environments.lock(Requirements(**requirements), variables, beneath=beneath)
+        return {**answer, "refused": f"host {self.host}: {answer['refused']}"} if "refused" in answer else answer
 
     async def has_uv(self) -> bool:
-        return bool(find_uv(self._command_environment()))
+        """Whether environments can be made here."""
+        return self.environments.has_uv()
 
     async def make_environment(self, task: RankTask) -> EnvironmentMade:
         """Makes the environment of a task where it is not there yet; `stop` ends it."""
-        environment = JobEnvironment.of(task, self.folder)
-        assert environment is not None, "nobody asks where there are no requirements"
-        making = self.makings[task.attempt_id] = Making(environment, self.folder / "attempts" / task.attempt_id)
-        variables = task.command.variables if task.command is not None else {}
-        try:
-            return await making.run({**self._command_environment(), **variables}, self.folder)
-        finally:
-            del self.makings[task.attempt_id]
+        return await self.environments.make(task)
 
     async def making_says(self, attempt_id: str) -> str:
         """The last that was said while it is made, or ''."""
-        making = self.makings.get(attempt_id)
-        return making.last_line() if making is not None else ""
+        return self.environments.says(attempt_id)
 
     # -- attempts
 
@@ -277,7 +230,7 @@ class Agent:
             return await start_command(task, environment, host=self.folder, code=code, folder=folder, own=own)
         if FOLDER in task.files:
             await user_folder(self.folder, *task.files[FOLDER])
-        return await self._fork(task.code_digest, own), True
+        return await self.templates.fork(task.code_digest, own), True
 
     async def tell(self, attempt_id: str, message: dict[str, Any]) -> None:
         """Passes a message on to the rank: where rank 0 serves, that a profile is wanted, that its gang ends."""
@@ -307,9 +260,7 @@ class Agent:
 
     async def stop(self, attempt_id: str) -> None:
         """Ends the rank and its children, or the making of its environment; returns when they are gone."""
-        making = self.makings.get(attempt_id)
-        if making is not None:
-            await making.end()
+        await self.environments.end(attempt_id)
         attempt = self.attempts.get(attempt_id)
         if attempt is not None:
             attempt.process.kill()
@@ -357,8 +308,7 @@ class Agent:
         """At once: a frozen one cannot see that this process ends, nor can its children."""
         for attempt in list(self.attempts.values()):
             attempt.process.kill()
-        for making in list(self.makings.values()):
-            making.kill()
+        self.environments.kill_all()
 
     def _code(self, digest: str) -> Path:
         return self.folder / "code" / digest
