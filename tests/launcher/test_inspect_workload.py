@@ -51,7 +51,7 @@ def test_functions_of_parameters_are_found_and_checked(tmp_path: Path, settings:
         (tmp_path / name).write_text(textwrap.dedent(text))
     question = {"workload": "./inspected.py:run", "settings": settings, "num_hosts": 1, "devices_per_host": 1}
     environment = {**os.environ, "JAX_PLATFORMS": "tpu"}  # whose chips a rank holds
-    answer: dict[str, Any] = asyncio.run(inspect(question, environment, tmp_path))
+    answer: dict[str, Any] = asyncio.run(inspect(question, environment, tmp_path, None))
     if "config" in answer:
         assert answer["config"] == {"loss": "losses:square", "penalty": "none", **settings}
         assert [param["is_function"] for param in answer["params"]] == [True, True]
