@@ -40,7 +40,15 @@ def tasks(num_hosts: int, *, requirements: bool = True) -> list[RankTask]:
     files = {REQUIREMENTS: InputFile(name="requirements.lock", sha256="0", num_bytes=1)} if requirements else {}
     spec = spec.__class__(**{**vars(spec), "files": files, "command": Command(words=("true",))})
     return tasks_for(
-        spec, 1, "", environments=[{}] * num_hosts, devices_per_host=1, own_disk=False, replay=None, secrets={}
+        spec,
+        1,
+        "",
+        environments=[{}] * num_hosts,
+        devices_per_host=1,
+        own_disk=False,
+        replay=None,
+        secrets={},
+        profile=None,
     )
 
 
