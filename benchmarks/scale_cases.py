@@ -136,7 +136,7 @@ def recording(num_hosts: int, folder: Path) -> Step:
         for rank in range(num_hosts):
             for event in events:
                 made.hear(rank, dict(event))
-        made.folder.close()
+        made.close()
 
     return step
 
@@ -152,7 +152,7 @@ def copying(num_hosts: int, folder: Path) -> Step:
     for step in range(1, REPORTS + 1):
         for rank in range(num_hosts):
             made.hear(rank, report(step))
-    made.folder.close()
+    made.close()
     return lambda: mirror_record(made.folder, made.storage)
 
 
@@ -225,7 +225,17 @@ def making_tasks(num_hosts: int, folder: Path) -> Step:
     spec = record(num_hosts, folder).spec
     environments: list[dict[str, str]] = [{} for _ in range(num_hosts)]
     return lambda: pickle.dumps(
-        tasks_for(spec, 1, "s", environments=environments, devices_per_host=4, own_disk=False, replay=None, secrets={})
+        tasks_for(
+            spec,
+            1,
+            "s",
+            environments=environments,
+            devices_per_host=4,
+            own_disk=False,
+            replay=None,
+            secrets={},
+            profile=None,
+        )
     )
 
 

@@ -98,8 +98,13 @@ class JobRecord:
         self.message = message
         self._close_curves()
         self.move(state)
-        self.folder.close()
+        self.close()
         self.mirror()
+
+    def close(self) -> None:
+        """Closes its files, which the next event or report opens again."""
+        self._close_curves()
+        self.folder.close()
 
     def has_profile(self) -> bool:
         """Whether a rank's profile is there."""
