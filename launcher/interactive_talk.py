@@ -55,7 +55,7 @@ class GangTalk:
             async for request, data in self._wire.requests():
                 match request["op"]:
                     case "call":
-                        keep(self._call(request, data))
+                        keep(self._take(request, data))
                     case "interrupt":
                         keep(self._interrupt())
                     case "end":
@@ -91,6 +91,14 @@ class GangTalk:
                     await agent.tell.remote(task.attempt_id, {"type": END})
 
     # -- one call
+
+    async def _take(self, request: Message, payload: bytes) -> None:
+        try:
+            await self._call(request, payload)
+        except Exception as error:  # a defect of ours must end the gang with a message, not leave its client waiting
+            self._job.record.event("launcher-error", error=repr(error))
+            await self._cancel(f"the launcher failed, not the function: {error!r}")
+            raise
 
     async def _call(self, request: Message, payload: bytes) -> None:
         gang = self._job.gang

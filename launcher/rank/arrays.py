@@ -115,7 +115,7 @@ class ArrayStore:
 
     def _text(self, leaf: Any) -> str:
         if not isinstance(leaf, jax.Array):
-            return f"{leaf!r}"
+            return repr(leaf[: MAX_TEXT + 1] if isinstance(leaf, str | bytes) else leaf)
         _require_value(leaf)
         where = f" {leaf.sharding}" if not leaf.is_fully_addressable else ""
         return f"{leaf.dtype}{list(leaf.shape)}{where}"

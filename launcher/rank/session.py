@@ -3,6 +3,7 @@
 The loop is the job's workload, so that rendezvous, certificates, program barrier and watchdog are those of any job.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import os
@@ -92,12 +93,14 @@ class Session:
         except BaseException as error:  # noqa: BLE001 - SystemExit and an interrupt too are told, and the gang goes on
             self._interruptible = False
             self._arrays.free([[request["number"], None]])
+            file.with_suffix(".answer").unlink(missing_ok=True)
             told = {"type": type(error).__name__, "message": str(error), "parts": error_parts(error)}
             answer = {"outcome": "raised", "error": told}
         finally:
             file.unlink(missing_ok=True)
         for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+            with contextlib.suppress(OSError, ValueError):  # the function may have closed it
+                stream.flush()
         seconds = round(time.monotonic() - began, 6)
         return {"type": "called", "number": request["number"], "seconds": seconds, **answer}
 

@@ -152,12 +152,13 @@ class ClusterSession:
         names = iter([name])  # when it is made again, it is another job
 
         def prepared() -> Prepared:
-            layout, code = choose_layout(self._cluster, num_hosts), our_code(self._cluster)
+            cluster = choose_cluster(self.name)  # the way to a remote head may have to be opened again
+            layout, code = choose_layout(cluster, num_hosts), our_code(cluster)
             files, paths = pack_user_folder(Path(folder)) if folder is not None else ({}, {})
             inputs = Inputs(config=config, settings=settings_of(None, config), files=files, paths=paths)
             job_name = choose_name(next(names, None), WORKLOAD)
             spec = new_spec(job_name, WORKLOAD, inputs, layout, code, options)
-            return Prepared(self._cluster, spec, code, inputs.paths)
+            return Prepared(cluster, spec, code, inputs.paths)
 
         gang = Gang(prepared, wait=wait, show_output=show_output)
         self._gangs.append(gang)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cluster.record import Cluster
+from launcher.cli.jobs import cluster_of
 from launcher.cli.logs import new_lines
 from launcher.cli.results import find_job
 from launcher.cli.status import job_status
@@ -139,7 +140,7 @@ class Job:
 
     def cancel(self) -> JobState:
         """Ends the job and every process of it; returns how it has ended."""
-        with Connection(self._cluster.socket) as connection:
+        with Connection(cluster_of(self._folder()).socket) as connection:
             return JobState(connection.ask({"op": "cancel", "name": self.name})["state"])
 
     def _folder(self) -> JobFolder:
