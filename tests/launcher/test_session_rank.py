@@ -4,6 +4,7 @@ import io
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -220,3 +221,20 @@ def test_an_interrupt_ends_the_call_and_not_the_rank(tmp_path: Path) -> None:
     serve(tmp_path, calls)
     assert [answer["outcome"] for answer in calls.heard] == ["raised", "returned"]
     assert calls.heard[0]["error"]["type"] == "KeyboardInterrupt"
+
+
+def test_a_function_that_closes_its_output_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    calls = Calls(tmp_path, (lambda: [sys.stdout.close(), 4],), (lambda: 5,))
+    serve(tmp_path, calls)
+    assert calls.values == [[None, 4], 5]
+
+
+def test_what_fails_while_it_is_computed_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(store: ArrayStore) -> None:
+        raise FloatingPointError("on the device")
+
+    monkeypatch.setattr(ArrayStore, "finish", fail)
+    calls = Calls(tmp_path, (lambda: jnp.zeros(3),))
+    serve(tmp_path, calls)
+    assert calls.heard[0]["error"]["type"] == "FloatingPointError" and not list(tmp_path.iterdir())
