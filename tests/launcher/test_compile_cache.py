@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.ranks import run_ranks
 
 
@@ -15,6 +17,7 @@ def _run(cache: Path | None) -> list[dict[str, Any]]:
     )
 
 
+@pytest.mark.slow
 def test_a_second_run_compiles_nothing_on_any_rank_and_gives_the_same_bits(tmp_path: Path) -> None:
     without, cold, warm = _run(None), _run(tmp_path), _run(tmp_path)
     assert len({rank["digest"] for rank in without + cold + warm}) == 1

@@ -35,6 +35,7 @@ def test_gradients_equal_a_plain_reference_on_every_mesh() -> None:
         assert by_parameter[worst] < (1e-13 if "64" in case else 1e-5), (case, worst, by_parameter[worst])
 
 
+@pytest.mark.slow
 def test_losses_agree_within_1e_6_over_40_steps(one_process: dict) -> None:
     curves = {mesh: np.array(found["loss"]) for mesh, found in one_process.items()}
     assert all(len(curve) == STEPS for curve in curves.values())
@@ -43,12 +44,14 @@ def test_losses_agree_within_1e_6_over_40_steps(one_process: dict) -> None:
         assert worst < 1e-6, (mesh, other, worst)
 
 
+@pytest.mark.slow
 def test_it_learns(one_process: dict) -> None:
     losses = one_process["2x2"]["loss"]
     assert abs(losses[0] - np.log(100)) < 0.2  # about a hundred characters, all as likely
     assert losses[-1] < losses[0] - 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mesh", ["4x1", "2x2"])
 def test_one_process_and_two_give_the_same_bits(mesh: str, one_process: dict, two_processes: list[dict]) -> None:
     assert two_processes[0] == two_processes[1]
