@@ -12,6 +12,7 @@ from workloads.registry import WORKLOADS
 # How long an agent lives without its supervisor, and a rank without its agent. Longer where there is a network between
 # them: a connection that was cut for 8 s is back after 13, because TCP tries again after pauses that double.
 LEASE_S = float(os.environ.get("SPMD_LAUNCH_LEASE_S", "10"))
+THREADS_A_DEVICE = 16  # of XLA, in a user's process on emulated devices
 JAX_PLATFORMS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
 
 
@@ -64,6 +65,10 @@ def command_environment(
         environment.pop("PYTHONPATH", None)  # the agent's: it leads to our code
     if "PATH" not in cluster_env:  # `python` in a shell script is the one that it is on the command line
         environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', os.defpath)}"
+    if accelerator == "cpu":
+        # XLA's threads wait inside collectives: where there are as few as a small machine has cores, programs that a
+        # script launches without waiting for them use them all up, and none ever ends (seen with JAX 0.10).
+        environment.setdefault("NPROC", str(max(os.cpu_count() or 1, THREADS_A_DEVICE * devices_per_host)))
     return environment | {"TMPDIR": str(host_folder / "tmp")}
 
 

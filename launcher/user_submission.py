@@ -1,5 +1,6 @@
 """What is different for a job with code of the user's: their folder travels, and a host looks at their functions."""
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -41,8 +42,8 @@ def _require_file(target: Target, folder: Path) -> None:
     Raises:
         UserError: with the path.
     """
-    path = folder / target.place
-    if target.is_file and not path.resolve().is_relative_to(folder.resolve()):
+    path = Path(os.path.abspath(folder / target.place))  # a link in the folder travels as what it leads to
+    if target.is_file and not path.is_relative_to(folder):
         raise UserError(f"{target.place} lies outside of {folder}, which is what travels: go to its folder")
     if target.is_file and not path.is_file():
         raise UserError(f"there is no file {target.place} in {folder}")

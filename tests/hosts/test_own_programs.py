@@ -58,7 +58,7 @@ def test_exec_runs_on_each_host_or_on_one(user: Cli) -> None:
 def test_a_workload_of_the_users_has_all_that_the_shipped_ones_have(lab: Lab) -> None:
     examples = Cli(lab.cli.home, ROOT / "examples")
     examples.environment = lab.cli.environment
-    settings = ["--set", "num_steps=40", "--set", "num_rows=120", "--checkpoint-every", "10"]
+    settings = ["--set", "num_steps=40", "--set", "num_blocks=12", "--set", "num_rows=120", "--checkpoint-every", "10"]
     calm = examples.json("submit", "./my_workload.py:run", "--name", "calm-own", *settings)
     killed = examples.json(
         "submit", "./my_workload.py:run", "--name", "killed-own", *settings, "--inject", "kill rank=1 step=25"
