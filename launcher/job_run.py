@@ -240,7 +240,7 @@ class JobRun:
             own_disk=self.keeper is not None,
             replay=self._replay(len(hosts)),
             secrets=self.secrets,
-            profile=self.spec.profile if not self.record.has_profile() else None,
+            profile=self.spec.profile if self.spec.profile and not self.record.has_profile() else None,
         )
         attempt_id = tasks[0].attempt_id
         await self._shut_out_older(attempt_id)

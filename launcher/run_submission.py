@@ -47,10 +47,11 @@ def prepare_run(
     layout = choose_layout(cluster, num_hosts)
     job_name = choose_name(name, WORKLOAD)
     command = parse_command(words, env)
-    require_program(words, folder)
+    travelling = travelling_files(folder)
+    require_program(words, folder, travelling)
     values = secret_values(command.secrets)
     code = our_code(cluster)
-    files, paths = pack_user_folder(folder)
+    files, paths = pack_user_folder(folder, travelling)
     if requirements is not None:
         lock, place = ask_for_lock(cluster, requirements, command, values)
         files, paths = {**files, **lock}, {**paths, **place}
@@ -59,7 +60,7 @@ def prepare_run(
     return Prepared(cluster, spec, code, paths, secrets=values)
 
 
-def require_program(words: Sequence[str], folder: Path) -> None:
+def require_program(words: Sequence[str], folder: Path, travelling: Sequence[str]) -> None:
     """Refuses a program or a Python's script that is to come from the folder and is not there, or does not travel.
 
     Raises:
@@ -68,12 +69,12 @@ def require_program(words: Sequence[str], folder: Path) -> None:
     split = interpreter_words(words) if is_python(words[0]) else None
     script = split[1][0] if split is not None else ""
     if "/" in words[0]:
-        _require_file(words[0], folder, executable=True)
+        _require_file(words[0], folder, travelling, executable=True)
     if script and not script.startswith("-"):
-        _require_file(script, folder, executable=False)
+        _require_file(script, folder, travelling, executable=False)
 
 
-def _require_file(word: str, folder: Path, *, executable: bool) -> None:
+def _require_file(word: str, folder: Path, travelling: Sequence[str], *, executable: bool) -> None:
     path = folder / word
     if Path(word).is_absolute():
         return  # on the hosts
@@ -82,7 +83,7 @@ def _require_file(word: str, folder: Path, *, executable: bool) -> None:
     if path.is_file() and executable and not os.access(path, os.X_OK):
         raise UserError(f"{word} cannot be executed: chmod +x {word}, or name the program that reads it")
     place = os.path.normpath(word)
-    if path.is_file() and place not in travelling_files(folder):
+    if path.is_file() and place not in travelling:
         raise UserError(f"{word} does not travel to the hosts: it lies outside of {folder}, or Git ignores it")
 
 

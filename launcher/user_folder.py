@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.errors import UserError
@@ -18,17 +19,18 @@ NUM_NAMED = 5
 NEVER = {".git", "__pycache__", "node_modules"}
 
 
-def pack_folder(folder: Path, limit_bytes: int = LIMIT_BYTES) -> bytes:
+def pack_folder(folder: Path, limit_bytes: int = LIMIT_BYTES, paths: Sequence[str] | None = None) -> bytes:
     """A gzipped tar archive of a folder, without what Git ignores, caches and virtual environments.
 
     Args:
         folder: the user's.
         limit_bytes: of all files, not compressed.
+        paths: of `travelling_files`, where they are known already.
 
     Raises:
         UserError: it is larger; with the largest files, and what to do.
     """
-    paths = travelling_files(folder)
+    paths = travelling_files(folder) if paths is None else paths
     sizes = {path: (folder / path).lstat().st_size for path in paths}
     if sum(sizes.values()) > limit_bytes:
         largest = sorted(sizes, key=lambda path: -sizes[path])[:NUM_NAMED]

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from cluster.host_environment import MAKE_TIMEOUT_S
@@ -28,10 +28,10 @@ INSPECTION_TIMEOUT_S = 180.0
 Packed = tuple[Mapping[str, InputFile], Mapping[str, Path]]  # input files by parameter, their paths by sha256
 
 
-def pack_user_folder(folder: Path) -> Packed:
-    """The user's folder as an input file."""
+def pack_user_folder(folder: Path, paths: Sequence[str] | None = None) -> Packed:
+    """The user's folder as an input file; its arguments are as of `pack_folder`."""
     archive = temporary_folder() / NAME
-    archive.write_bytes(pack_folder(folder))
+    archive.write_bytes(pack_folder(folder, paths=paths))
     digest = sha256_of(archive)
     return {FOLDER: InputFile(name=NAME, sha256=digest, num_bytes=archive.stat().st_size)}, {digest: archive}
 

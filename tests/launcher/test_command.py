@@ -8,6 +8,7 @@ from launcher.command import interpreter_words, is_python
 from launcher.command_process import BOOTSTRAP, rank_words
 from launcher.errors import UserError
 from launcher.run_submission import parse_command, require_program
+from launcher.user_folder import travelling_files
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ def test_what_is_no_variable_is_refused(text: str) -> None:
 )  # fmt: skip
 def test_what_travels_or_is_on_the_hosts_may_run(tmp_path: Path, line: str) -> None:
     make_project(tmp_path)
-    require_program(line.split(), tmp_path)
+    require_program(line.split(), tmp_path, travelling_files(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_what_does_not_travel_is_refused(tmp_path: Path, line: str, words: str) 
     make_project(tmp_path / "project")
     (tmp_path / "outside.py").write_text("")
     with pytest.raises(UserError, match=words):
-        require_program(line.split(), tmp_path / "project")
+        require_program(line.split(), tmp_path / "project", travelling_files(tmp_path / "project"))
 
 
 def make_project(folder: Path) -> None:
