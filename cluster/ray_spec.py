@@ -21,6 +21,7 @@ class RayProviderSpec:
     accelerators: ClassVar[tuple[str, ...]] = ("cpu",)
     owns_ray: ClassVar[bool] = False
     shares_disk: ClassVar[bool] = False
+    over_ssh: ClassVar[bool] = False
     address: str
 
     def __post_init__(self) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cluster.access import Access
 from cluster.errors import ClusterConfigError, ClusterError
 from cluster.processes import ProcessId
 from cluster.slices import SlicePlace
@@ -113,6 +114,7 @@ class Cluster:
         created: local time, ISO 8601.
         launcher_digest: of the code that its processes run, see `launcher.version_skew`; '' until all are started.
         head_socket: the supervisor's socket on the head, in the record of a client that is not the head; else ''.
+        access: the way to its machines, in such a record; else None.
     """
 
     spec: ClusterSpec
@@ -124,6 +126,7 @@ class Cluster:
     created: str
     launcher_digest: str = ""
     head_socket: str = ""
+    access: Access | None = None
 
     @property
     def name(self) -> str:
@@ -151,14 +154,15 @@ class Cluster:
         """Whether its head is another machine than this one."""
         return bool(self.head_socket)
 
-    def seen_from_elsewhere(self, spec: ClusterSpec, run_folder: str) -> "Cluster":
+    def seen_from_elsewhere(self, spec: ClusterSpec, run_folder: str, access: Access) -> "Cluster":
         """The record of a client that is not the head.
 
         Args:
-            spec: the client's, with its own way to the hosts.
+            spec: the client's.
             run_folder: the client's.
+            access: its way to the hosts.
         """
-        return dataclasses.replace(self, spec=spec, run_folder=run_folder, head_socket=str(self.socket))
+        return dataclasses.replace(self, spec=spec, run_folder=run_folder, head_socket=str(self.socket), access=access)
 
     def alive(self) -> bool:
         """Whether it runs; of a remote one, whether its head can be reached (again), which may take seconds."""
@@ -209,6 +213,7 @@ class Cluster:
                 created=value["created"],
                 launcher_digest=value["launcher_digest"],
                 head_socket=value["head_socket"],
+                access=Access.from_json(value["access"]) if value["access"] else None,
             )
         except (KeyError, TypeError, ClusterConfigError) as error:
             raise ClusterError(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from cluster.accelerators import CPU, Accelerator, check_counts, check_emulation
+from cluster.access import USER, Access, Target
 from cluster.errors import ClusterConfigError, nearest
 from cluster.python_setting import check_python, image_of
 from cluster.ray_spec import EVERY_NODE, RayProviderSpec
@@ -30,6 +31,7 @@ class LocalProviderSpec:
     accelerators: ClassVar[tuple[str, ...]] = ("cpu",)
     owns_ray: ClassVar[bool] = True  # Ray is ours to start and to end
     shares_disk: ClassVar[bool] = True  # what the head writes into its state folder, all hosts can read
+    over_ssh: ClassVar[bool] = False  # hosts are reached and prepared over ssh
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,6 +48,7 @@ class SshProviderSpec:
     accelerators: ClassVar[tuple[str, ...]] = ("cpu", "gpu", "tpu")
     owns_ray: ClassVar[bool] = True
     shares_disk: ClassVar[bool] = False
+    over_ssh: ClassVar[bool] = True
     hosts: tuple[str, ...]
     user: str | None = None
     identity_file: str | None = None
@@ -53,11 +56,17 @@ class SshProviderSpec:
     def __post_init__(self) -> None:
         _check_hosts(self.hosts)
         object.__setattr__(self, "hosts", tuple(self.hosts))  # JSON has no tuples
-        if self.user is not None and not (isinstance(self.user, str) and re.fullmatch(_USER, self.user)):
+        if self.user is not None and not (isinstance(self.user, str) and re.fullmatch(USER, self.user)):
             raise ClusterConfigError("provider.user", f"must be a user's name, not {self.user!r}")
         if self.identity_file is not None and not _is_file_for_ssh(self.identity_file):
             problem = f"must be a file (printable, without ${{, which ssh would replace), not {self.identity_file!r}"
             raise ClusterConfigError("provider.identity_file", problem)
+
+    @property
+    def access(self) -> Access:
+        """The way to the hosts."""
+        targets = tuple(Target.parse(host) for host in self.hosts)
+        return Access(targets=targets, user=self.user, identity_file=self.identity_file)
 
 
 ProviderSpec = LocalProviderSpec | SshProviderSpec | RayProviderSpec
@@ -66,37 +75,6 @@ ProviderSpec = LocalProviderSpec | SshProviderSpec | RayProviderSpec
 PROVIDERS: Mapping[str, type[ProviderSpec]] = {
     spec.type: spec for spec in (LocalProviderSpec, SshProviderSpec, RayProviderSpec)
 }
-
-# None of these can begin with a dash, which ssh would take for an option.
-_USER = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
-_HOST = rf"(?:(?P<user>{_USER})@)?(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{{1,5}}))?"
-
-
-@dataclasses.dataclass(frozen=True)
-class Target:
-    """A host as a cluster file names it: where ssh goes."""
-
-    name: str
-    user: str | None = None
-    port: int | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> "Target":
-        """The inverse of what a person writes: `[user@]name[:port]`, an IPv6 address in brackets.
-
-        Raises:
-            ClusterConfigError: it is none.
-        """
-        match = re.fullmatch(_HOST, text) if isinstance(text, str) else None
-        if match is None or not 0 < int(match["port"] or 22) < 2**16:
-            raise ClusterConfigError("provider.hosts", f"each must be [user@]name[:port], not {text!r}")
-        return cls(match["name"].strip("[]"), match["user"], int(match["port"]) if match["port"] else None)
-
-    @property
-    def label(self) -> str:
-        """What we call the host: its name, with the port where one is given."""
-        name = self.name.replace(":", "-")
-        return name if self.port is None else f"{name}-{self.port}"
 
 
 def _is_file_for_ssh(path: Any) -> bool:
@@ -167,7 +145,7 @@ class ClusterSpec:
         if isinstance(self.provider, SshProviderSpec):
             _check_enough_hosts(self.provider, self.num_hosts, self.spares)
         if self.python is not None:
-            if not isinstance(self.provider, SshProviderSpec):
+            if not self.provider.over_ssh:
                 problem = f"is for hosts over ssh; provider {self.provider.type} has its own Python"
                 raise ClusterConfigError("python", problem)
             check_python(self.python, self.jax_hardware.kind, self.storage_path)

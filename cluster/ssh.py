@@ -14,9 +14,9 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from cluster.access import Access, Target
 from cluster.errors import ClusterError
 from cluster.record import home
-from cluster.spec import SshProviderSpec, Target
 
 CONNECT_TIMEOUT_S = 10
 SSH_FAILED = 255  # ssh's own exit code; a command that ends with it cannot be told from that
@@ -34,21 +34,21 @@ class Ssh:
     """One host, as ssh reaches it.
 
     Args:
-        target: as the cluster file names it.
-        provider: with the user and key for all hosts.
+        target: of this host.
+        access: with the user and key for all hosts.
         cluster: whose known hosts are asked; new keys are accepted once and kept there.
         run_folder: a short folder, ours alone, for the shared connection's socket.
     """
 
-    def __init__(self, target: Target, provider: SshProviderSpec, cluster: str, run_folder: Path):
+    def __init__(self, target: Target, access: Access, cluster: str, run_folder: Path):
         self.target = target
         self.known_hosts = home() / "known_hosts" / cluster
         # Short, and another for each host: through a name that two hosts share, one would get what is for the other.
         self._control = run_folder / hashlib.sha256(target.label.encode()).hexdigest()[:16]
-        self._options = self._make_options(provider)
+        self._options = self._make_options(access)
 
-    def _make_options(self, provider: SshProviderSpec) -> list[str]:
-        user = self.target.user or provider.user
+    def _make_options(self, access: Access) -> list[str]:
+        user = self.target.user or access.user
         own = Path("~/.ssh/known_hosts").expanduser()
         settings = {
             "BatchMode": "yes",
@@ -61,9 +61,11 @@ class Ssh:
             "ForwardX11": "no",
             "LogLevel": "ERROR",
         }
-        if provider.identity_file is not None:
-            identity = os.path.abspath(os.path.expanduser(provider.identity_file))
+        if access.identity_file is not None:
+            identity = os.path.abspath(os.path.expanduser(access.identity_file))
             settings |= {"IdentityFile": _word(Path(identity)), "IdentitiesOnly": "yes"}
+        if self.target.address is not None:
+            settings |= {"HostName": self.target.address, "HostKeyAlias": self.target.name}
         options = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
         if user is not None:
             options += ["-l", user]

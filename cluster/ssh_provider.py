@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from cluster.access import Access
 from cluster.errors import ClusterError
 from cluster.host_facts import problems, warnings
 from cluster.machine import NETWORK_LEASE_S, HostRequest, MachineUp, Request
@@ -23,7 +24,7 @@ from cluster.provider import Say
 from cluster.record import Cluster, Host, cluster_folder, home, short_folder
 from cluster.remote_machine import RemoteMachine
 from cluster.slices import emulated_place
-from cluster.spec import ClusterSpec, SshProviderSpec, Target
+from cluster.spec import ClusterSpec, SshProviderSpec
 from cluster.ssh import Ssh, SshError
 from cluster.tunnel import Tunnel, client_run_folder, make_run_folder
 
@@ -31,17 +32,22 @@ T = TypeVar("T")
 
 
 class SshProvider:
-    """See `cluster.provider.Provider`."""
+    """See `cluster.provider.Provider`.
 
-    def __init__(self, spec: ClusterSpec):
-        assert isinstance(spec.provider, SshProviderSpec)
+    Args:
+        spec: of the cluster.
+        access: the way to its machines, where the spec does not have it.
+    """
+
+    def __init__(self, spec: ClusterSpec, access: Access | None = None):
+        if access is None:
+            assert isinstance(spec.provider, SshProviderSpec)
+            access = spec.provider.access
+        self.access = access
         self.spec = spec
         self.name = spec.name
         self._links = Path(short_folder(f"links {home()} {spec.name}"))
-        self.machines = [
-            RemoteMachine(Ssh(Target.parse(host), spec.provider, spec.name, self._links), spec)
-            for host in spec.provider.hosts
-        ]
+        self.machines = [RemoteMachine(Ssh(target, access, spec.name, self._links), spec) for target in access.targets]
 
     def find(self) -> Cluster | None:
         make_run_folder(self._links)
@@ -67,7 +73,7 @@ class SshProvider:
 
     def attach(self, cluster: Cluster) -> Cluster:
         folder = Path(client_run_folder(cluster.cluster_id))
-        attached = cluster.seen_from_elsewhere(self.spec, str(folder))
+        attached = cluster.seen_from_elsewhere(self.spec, str(folder), self.access)
         if problem := Tunnel(attached).open():
             raise ClusterError(f"cluster {self.name!r}: no way to its head could be opened: {problem}")
         each(self.machines, RemoteMachine.settle)

@@ -9,7 +9,6 @@ import shutil
 from pathlib import Path
 
 from cluster.record import Cluster, short_folder
-from cluster.spec import SshProviderSpec, Target
 from cluster.ssh import Ssh, SshError
 
 
@@ -21,11 +20,10 @@ class Tunnel:
     """
 
     def __init__(self, cluster: Cluster):
-        assert isinstance(cluster.spec.provider, SshProviderSpec)
+        assert cluster.access is not None
         self.cluster = cluster
         self.folder = Path(cluster.run_folder)
-        head = Target.parse(cluster.spec.provider.hosts[0])
-        self.ssh = Ssh(head, cluster.spec.provider, cluster.name, self.folder)
+        self.ssh = Ssh(cluster.access.targets[0], cluster.access, cluster.name, self.folder)
 
     def open(self) -> str:
         """Opens it if it is not open; returns why the head cannot be reached, or ''."""

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from cluster.record import Cluster
-from cluster.spec import SshProviderSpec, Target
 from launcher.cli.console import next_commands, show_json, table
 from launcher.errors import FailureError
 from launcher.exposure import NOTHING, Firewall, Row, firewalls, judge
@@ -49,9 +48,8 @@ def look(name: str) -> Exposure:
 
 def _sshd_ports(cluster: Cluster) -> set[int]:
     """Those that the cluster file names; ssh's own config may name others."""
-    provider = cluster.spec.provider
-    hosts = provider.hosts if isinstance(provider, SshProviderSpec) else ()
-    return {target.port for target in map(Target.parse, hosts) if target.port is not None}
+    targets = cluster.access.targets if cluster.access else ()
+    return {target.port for target in targets if target.port is not None}
 
 
 def show(exposures: list[Exposure], as_json: bool) -> None:

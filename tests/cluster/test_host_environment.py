@@ -9,10 +9,11 @@ from typing import Any, cast
 
 import pytest
 
+from cluster.access import Target
 from cluster.host_environment import LOCKS
 from cluster.place_code import Code
 from cluster.remote_machine import RemoteMachine
-from cluster.spec import ClusterSpec, Target
+from cluster.spec import ClusterSpec
 from cluster.ssh import Ssh
 from tests.cluster.test_host_facts import look
 

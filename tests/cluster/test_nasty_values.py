@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
+from cluster.access import Access, Target
 from cluster.config_file import load
 from cluster.errors import ClusterConfigError, ClusterError
-from cluster.spec import ClusterSpec, SshProviderSpec, Target
+from cluster.spec import ClusterSpec, SshProviderSpec
 from cluster.ssh import Ssh
 from tests.nasty import nasty
 
@@ -94,7 +95,7 @@ def test_no_path_smuggles_an_option_into_ssh(tmp_path: Path, monkeypatch: pytest
         try:
             provider = SshProviderSpec(hosts=("one",), identity_file=identity)
             monkeypatch.setenv("SPMD_LAUNCH_HOME", str(tmp_path / text.replace("\0", "")[:40]))
-            ssh = Ssh(Target.parse("one"), provider, "lab", tmp_path)
+            ssh = Ssh(Target("one"), provider.access, "lab", tmp_path)
         except (ClusterConfigError, ClusterError):
             continue
         told += 1
@@ -113,9 +114,9 @@ def ssh_normal(path: str) -> str:
 
 
 def test_hosts_whose_long_names_end_alike_share_no_connection(tmp_path: Path) -> None:
-    provider = SshProviderSpec(hosts=("one",))
+    access = Access(targets=())
     ends = "rack-7.cluster.example.internal"
-    hosts = [Ssh(Target.parse(f"{name}.{ends}"), provider, "lab", tmp_path) for name in ("node-1", "node-2")]
+    hosts = [Ssh(Target.parse(f"{name}.{ends}"), access, "lab", tmp_path) for name in ("node-1", "node-2")]
     first, second = (options_of(host)["controlpath"] for host in hosts)
     assert first != second
 
@@ -124,3 +125,8 @@ def test_an_identity_that_ssh_would_read_otherwise_is_refused() -> None:
     for text in ("/keys/${HOME}", "/keys/a\nProxyCommand=x", "/keys/a\0"):
         with pytest.raises(ClusterConfigError, match=r"provider\.identity_file"):
             SshProviderSpec(hosts=("one",), identity_file=text)
+
+
+def test_a_machine_with_an_address_keeps_its_key_under_its_name(tmp_path: Path) -> None:
+    found = options_of(Ssh(Target("pod-w-1", address="10.0.0.2"), Access(targets=()), "lab", tmp_path))
+    assert (found["hostname"], found["hostkeyalias"]) == ("10.0.0.2", "pod-w-1")

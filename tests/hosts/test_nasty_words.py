@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.spec import SshProviderSpec, Target
+from cluster.access import Access, Target
 from cluster.ssh import Ssh, SshError
 from tests.hosts.machines import TestHosts
 from tests.nasty import nasty
@@ -28,9 +28,10 @@ def folder() -> Iterator[Path]:
 
 def ssh_to(hosts: TestHosts, home: Path, run_folder: Path, identity: Path | None = None) -> Ssh:
     address = hosts["h1"].address
-    provider = SshProviderSpec(hosts=(address,), user="root", identity_file=str(identity or hosts.identity))
+    target = Target.parse(address)
+    access = Access(targets=(target,), user="root", identity_file=str(identity or hosts.identity))
     run_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return Ssh(Target.parse(address), provider, "lab", run_folder)
+    return Ssh(target, access, "lab", run_folder)
 
 
 def test_words_arrive_byte_for_byte(hosts: TestHosts, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,4 +73,4 @@ def test_a_folder_that_ssh_would_read_otherwise_is_refused(folder: Path, monkeyp
     for name in ("${HOME}", "a\nProxyCommand touch PWNED"):
         monkeypatch.setenv("SPMD_LAUNCH_HOME", str(folder / name))
         with pytest.raises(SshError, match="use another path"):
-            Ssh(Target.parse("one"), SshProviderSpec(hosts=("one",)), "lab", folder)
+            Ssh(Target("one"), Access(targets=(Target("one"),)), "lab", folder)
