@@ -6,6 +6,8 @@ VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2
 SLACK ?= 1
 # Which set of test hosts: several can stand side by side on one machine.
 SET ?= 0
+# Tests without a cluster wait for their processes half of the time. Those with one have bounds in seconds: one at a time.
+TWO := -n 2 --dist loadfile
 HOST_PACKAGES := openssh-server openssh-client iptables iproute2
 VENV := .venv-$(VERSION)
 BIN := $(VENV)/bin
@@ -26,12 +28,13 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 demo: setup
 	$(BIN)/spmd-launch demo
 
-test: setup
-	$(BIN)/python -m pytest -q -m "not slow and not long and not hosts" --durations=15
+test: test-fast
+	$(BIN)/python -m pytest -q -m "cluster and not slow and not long and not hosts" --durations=15
 
 # What takes longer: layouts of the MCMC workloads, MNIST.
 test-slow: setup
-	$(BIN)/python -m pytest -q -m "slow and not long and not hosts" --durations=15
+	$(BIN)/python -m pytest -q $(TWO) -m "slow and not cluster and not long and not hosts" --durations=15
+	$(BIN)/python -m pytest -q -m "slow and cluster and not long and not hosts" --durations=15
 
 # Every workload killed and resumed again and again, 10,000 replica checks: longer than CI has time for.
 test-long: setup

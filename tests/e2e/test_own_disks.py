@@ -65,7 +65,7 @@ def assert_as_calm(cli: Cli, job: str, calm: dict[str, Any], attempts: int) -> N
 
 def test_hosts_that_have_lost_their_disks_go_on_from_the_head(cli: Cli, apart: str, calm: dict[str, Any]) -> None:
     job = "lost-disks"
-    pause = ("--inject", "sleep rank=1 step=15 seconds=8", "--inject", "kill rank=1 step=16")
+    pause = ("--inject", "sleep rank=1 step=16 seconds=8", "--inject", "kill rank=1 step=16")
     process = cli.start("submit", *JOB, "--name", job, "--cluster", apart, *pause)
     cli.wait_for(lambda: [event for event in events(cli, job, "checkpoint") if event["step"] == 15], 120.0)
     (first,), (second,) = (list(disk(cli, apart, host).glob(f"{job}.*/step_00000015*")) for host in (0, 1))
@@ -144,7 +144,7 @@ def test_a_keeper_that_dies_is_started_again(cli: Cli, apart: str, calm: dict[st
 
 
 def test_a_job_that_ended_is_resumed_from_the_head(cli: Cli, apart: str, calm: dict[str, Any]) -> None:
-    fault = ("--inject", "sleep rank=1 step=15 seconds=3", "--inject", "raise rank=0 step=16")
+    fault = ("--inject", "sleep rank=0 step=16 seconds=3", "--inject", "raise rank=0 step=16")
     cli("submit", *JOB, "--name", "resumed", "--cluster", apart, "--max-failures", "0", *fault, code=1)
     shutil.rmtree(cli.home / "jobs" / "resumed")  # with the head's disk all of it would be lost, but not with this
     cli("submit", "--resume", "resumed", "--cluster", apart)
