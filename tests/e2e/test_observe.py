@@ -8,6 +8,7 @@ from tests.conftest import Cli
 pytestmark = pytest.mark.cluster
 
 
+@pytest.mark.slow
 def test_a_profile_changes_no_bit_and_every_rank_leaves_one(cli: Cli, cluster: str) -> None:
     steps = ("submit", "psum-check", "--set", "steps=40", "--set", "size=32", "--set", "report_every=10")
     plain = cli.json(*steps, "--profile", "400:500", "--name", "unprofiled")

@@ -225,6 +225,7 @@ def test_doctor_says_what_guards_the_channels(cli: Cli, cluster: str) -> None:
     assert found["gloo"]["found"] == "listens on the host's address"
 
 
+@pytest.mark.slow
 def test_nothing_of_a_local_cluster_can_be_reached_from_other_machines(cli: Cli, cluster: str) -> None:
     start_job(cli, "exposed")
     (exposure,) = cli.json("doctor", cluster, "--security")

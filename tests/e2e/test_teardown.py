@@ -58,6 +58,7 @@ def gone(processes: list[psutil.Process], within_s: float) -> None:
     assert not [p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
+@pytest.mark.slow
 def test_agent_killed(victim: Victim) -> None:
     ranks = victim.ranks()
     victim.with_title("ray::Agent")[0].kill()
@@ -82,6 +83,7 @@ def sleep_on(victim: Victim, job: str) -> list[psutil.Process]:
     return victim.with_title("sleep 1000")
 
 
+@pytest.mark.slow
 def test_raylet_of_a_worker_killed(victim: Victim) -> None:
     ranks = victim.ranks()
     raylets = [p for p in victim.with_title("raylet/raylet") if f"--node-name={victim.name}-1" in " ".join(p.cmdline())]
@@ -92,6 +94,7 @@ def test_raylet_of_a_worker_killed(victim: Victim) -> None:
     assert victim.cli.json("status", victim.name)["state"] == "LOST HOSTS"
 
 
+@pytest.mark.slow
 def test_supervisor_killed(victim: Victim) -> None:
     ranks = victim.ranks()
     victim.with_title("ray::Supervisor")[0].kill()
@@ -102,6 +105,7 @@ def test_supervisor_killed(victim: Victim) -> None:
     victim.cli("submit", "psum-check", "--cluster", victim.name)  # a new supervisor serves the same hosts
 
 
+@pytest.mark.slow
 def test_holder_killed_with_a_frozen_rank(victim: Victim) -> None:
     processes = victim.processes()
     victim.ranks()[0].suspend()

@@ -10,6 +10,7 @@ from tests.conftest import Cli, data_folder
 pytestmark = pytest.mark.cluster
 
 
+@pytest.mark.slow
 def test_independent_chains(cli: Cli, cluster: str) -> None:
     result = cli.json(
         "submit", "independent-chains", "--set", "model=eight-schools", "--set", "sampler=nuts",
@@ -66,7 +67,7 @@ def test_matrix_factorization(cli: Cli, cluster: str) -> None:
     assert result["integrity"]["bytes_single_copy"] > 0  # the user factors, sharded
 
 
-@pytest.mark.slow  # test_transformer_on_the_standard_library has the same path
+@pytest.mark.long  # test_transformer_on_the_standard_library has the same path
 def test_transformer_on_shakespeare(cli: Cli, cluster: str) -> None:
     data = data_folder() / "tinyshakespeare.txt"
     if not data.exists():
@@ -81,6 +82,7 @@ def test_transformer_on_shakespeare(cli: Cli, cluster: str) -> None:
     assert result["integrity"]["status"] == "ok"
 
 
+@pytest.mark.slow
 def test_transformer_on_the_standard_library(cli: Cli, cluster: str) -> None:
     result = cli.json("submit", "transformer", "--set", "mesh=2x2", "--set", "steps=20", "--name", "stdlib")
     assert result["metrics"]["val_loss"] < 4.0

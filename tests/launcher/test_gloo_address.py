@@ -54,7 +54,7 @@ def test_without_an_address_jax_goes_by_the_name() -> None:
         run(address="", hostname=NO_NAME)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_stranger_can_take_a_peers_place_in_a_group_that_forms_later() -> None:
     """What docs/security.md warns of. Should this fail, gloo has learnt to tell strangers from peers: say so there."""
     assert run_ranks(LATER, num_hosts=2, devices_per_host=2, stranger=False) == [1, 1]
