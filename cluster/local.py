@@ -11,6 +11,7 @@ from collections.abc import Callable
 from cluster import machine
 from cluster.machine import LOOPBACK, HostRequest, Request, ray_environment
 from cluster.place_code import Code
+from cluster.plan import Action, host_actions
 from cluster.provider import Say
 from cluster.record import Cluster, Host, cluster_folder, short_folder
 from cluster.slices import emulated_place
@@ -27,11 +28,17 @@ class LocalProvider:
     def find(self) -> Cluster | None:
         return None  # it would be in the state folder, and the caller has looked there
 
+    def plan_up(self) -> list[Action]:
+        return host_actions("start", self._names(), f"emulated, {self.spec.devices_per_host} device(s)")
+
+    def plan_down(self) -> list[Action]:
+        return host_actions("end", self._names())
+
     def create(self, code: Code, say: Say, head_has_code: Callable[[], None]) -> Cluster:
         spec = self.spec
         code.place(self.folder)
         cluster_id = uuid.uuid4().hex
-        names = [f"{spec.name}-{index}" for index in range(spec.num_hosts + spec.spares)]
+        names = self._names()
         request = Request(
             cluster_id=cluster_id,
             ray_folder=short_folder(cluster_id),
@@ -88,3 +95,6 @@ class LocalProvider:
 
     def close(self) -> None:
         pass
+
+    def _names(self) -> list[str]:
+        return [f"{self.spec.name}-{index}" for index in range(self.spec.num_hosts + self.spec.spares)]

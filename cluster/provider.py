@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from cluster.place_code import Code
+from cluster.plan import Action
 from cluster.record import Cluster
 from cluster.spec import ClusterSpec
 
@@ -19,6 +20,22 @@ class Provider(Protocol):
 
         Raises:
             ClusterError: the hosts cannot be asked.
+        """
+        ...
+
+    def plan_up(self) -> list[Action]:
+        """What `create` would do, in order and with real names; it may ask what is there, and changes nothing.
+
+        Raises:
+            ClusterError: it cannot be asked.
+        """
+        ...
+
+    def plan_down(self) -> list[Action]:
+        """What `delete` would do, likewise.
+
+        Raises:
+            ClusterError: it cannot be asked.
         """
         ...
 

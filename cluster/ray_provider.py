@@ -18,6 +18,7 @@ from typing import Any
 
 from cluster.errors import ClusterConfigError, ClusterError
 from cluster.place_code import Code
+from cluster.plan import Action, host_actions
 from cluster.processes import ProcessId
 from cluster.provider import Say
 from cluster.ray_spec import RayProviderSpec
@@ -40,6 +41,17 @@ class RayProvider:
 
     def find(self) -> Cluster | None:
         return None  # another client's has another state folder; `create` refuses its name
+
+    def plan_up(self) -> list[Action]:
+        count = f"{self.spec.num_hosts + self.spec.spares}" if self.spec.num_hosts else "all that are free"
+        return [Action(verb="start", kind="host", name=self.address, detail=f"nodes of this Ray: {count}")]
+
+    def plan_down(self) -> list[Action]:
+        try:
+            hosts = json.loads((self.folder / "request.json").read_text())["hosts"]
+        except FileNotFoundError:
+            return []  # nothing had been begun
+        return host_actions("end", [host["name"] for host in hosts], "the node goes on")
 
     def create(self, code: Code, say: Say, head_has_code: Callable[[], None]) -> Cluster:
         cluster_id = uuid.uuid4().hex

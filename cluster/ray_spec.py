@@ -22,6 +22,7 @@ class RayProviderSpec:
     owns_ray: ClassVar[bool] = False
     shares_disk: ClassVar[bool] = False
     over_ssh: ClassVar[bool] = False
+    is_paid: ClassVar[bool] = False
     address: str
 
     def __post_init__(self) -> None:

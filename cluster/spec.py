@@ -32,6 +32,7 @@ class LocalProviderSpec:
     owns_ray: ClassVar[bool] = True  # Ray is ours to start and to end
     shares_disk: ClassVar[bool] = True  # what the head writes into its state folder, all hosts can read
     over_ssh: ClassVar[bool] = False  # hosts are reached and prepared over ssh
+    is_paid: ClassVar[bool] = False  # hosts cost money while the cluster is up, so `up` asks
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,6 +50,7 @@ class SshProviderSpec:
     owns_ray: ClassVar[bool] = True
     shares_disk: ClassVar[bool] = False
     over_ssh: ClassVar[bool] = True
+    is_paid: ClassVar[bool] = False
     hosts: tuple[str, ...]
     user: str | None = None
     identity_file: str | None = None

@@ -20,6 +20,7 @@ from cluster.errors import ClusterError
 from cluster.host_facts import problems, warnings
 from cluster.machine import NETWORK_LEASE_S, HostRequest, MachineUp, Request
 from cluster.place_code import Code
+from cluster.plan import Action, host_actions
 from cluster.provider import Say
 from cluster.record import Cluster, Host, cluster_folder, home, short_folder
 from cluster.remote_machine import RemoteMachine
@@ -55,6 +56,12 @@ class SshProvider:
         if record is None or record["record"] is None or not record["holder_lives"]:
             return None
         return Cluster.from_json(self.name, record["record"])
+
+    def plan_up(self) -> list[Action]:
+        return host_actions("start", [machine.host for machine in self.machines], self.spec.accelerator)
+
+    def plan_down(self) -> list[Action]:
+        return host_actions("end", [machine.host for machine in self.machines], "the machine goes on")
 
     def create(self, code: Code, say: Say, head_has_code: Callable[[], None]) -> Cluster:
         make_run_folder(self._links)
