@@ -5,6 +5,7 @@ of it. A job that brings other code starts from a new template, which becomes wa
 """
 
 import asyncio
+import dataclasses
 import os
 import shutil
 import socket
@@ -21,7 +22,7 @@ from launcher.code_copy import unpack
 from launcher.command import FOLDER
 from launcher.command_process import Executed, execute, start_command
 from launcher.device_count import count_devices
-from launcher.environment import command_environment, flags_that_matter, rank_environment
+from launcher.environment import command_environment, flags_that_matter, rank_environment, threads_for_user_code
 from launcher.host_attempt import HostAttempt
 from launcher.host_copies import HostCopies
 from launcher.host_environments import HostEnvironments
@@ -35,6 +36,7 @@ from launcher.rank_process import RankProcess, keep
 from launcher.requirements import Requirements
 from launcher.stacks import take_stacks
 from launcher.user_process import inspect, user_folder
+from workloads.registry import WORKLOADS
 from workloads.versions import versions
 
 
@@ -203,6 +205,7 @@ class Agent:
         for earlier in self.attempts.values():
             earlier.process.kill()
         self.code_digest = task.code_digest
+        task = self._with_threads(task)
         folder = self.folder / "attempts" / task.attempt_id
         tls = self._write_certificate(task, folder)
         try:
@@ -221,6 +224,12 @@ class Agent:
         if not speaks:
             keep(attempt.speak())
         return process.pid
+
+    def _with_threads(self, task: RankTask) -> RankTask:
+        if task.command is not None or task.workload in WORKLOADS or "NPROC" in {**os.environ, **self.cluster_env}:
+            return task
+        threads = threads_for_user_code(self.accelerator, self.devices_per_host)
+        return dataclasses.replace(task, environment={**threads, **task.environment})
 
     async def _start_process(self, task: RankTask, folder: Path) -> tuple[RankProcess, bool]:
         """The rank of a task, and whether it tells how it is."""

@@ -65,11 +65,22 @@ def command_environment(
         environment.pop("PYTHONPATH", None)  # the agent's: it leads to our code
     if "PATH" not in cluster_env:  # `python` in a shell script is the one that it is on the command line
         environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', os.defpath)}"
-    if accelerator == "cpu":
-        # XLA's threads wait inside collectives: where there are as few as a small machine has cores, programs that a
-        # script launches without waiting for them use them all up, and none ever ends (seen with JAX 0.10).
-        environment.setdefault("NPROC", str(max(os.cpu_count() or 1, THREADS_A_DEVICE * devices_per_host)))
+    environment = threads_for_user_code(accelerator, devices_per_host) | environment
     return environment | {"TMPDIR": str(host_folder / "tmp")}
+
+
+def threads_for_user_code(accelerator: str, devices_per_host: int) -> dict[str, str]:
+    """How many threads XLA has where code that is not ours runs on emulated devices; a user's `NPROC` goes before it.
+
+    XLA's threads wait inside collectives: where there are as few as a small machine has cores, programs that are
+    launched without waiting for them use them all up, and none ever ends (seen with JAX 0.10). Our own workloads wait
+    often enough, and are slower by half with so many.
+
+    Args:
+        accelerator, devices_per_host: as in `rank_environment`.
+    """
+    threads = max(os.cpu_count() or 1, THREADS_A_DEVICE * devices_per_host)
+    return {"NPROC": str(threads)} if accelerator == "cpu" else {}
 
 
 def _host_environment(accelerator: str, devices_per_host: int, cluster_env: Mapping[str, str]) -> dict[str, str]:

@@ -40,6 +40,29 @@ SMALL = """
     NUMBER = 3
 """
 
+LOOP = """
+    import dataclasses
+    import numpy as np
+    import jax, jax.numpy as jnp
+    from jax.sharding import NamedSharding, PartitionSpec
+    from workloads.result import Result, digest_arrays
+
+    @dataclasses.dataclass(frozen=True)
+    class Config:
+        steps: int = 300
+
+    def run(config: Config, context, resume=False):
+        mesh = jax.make_mesh((jax.device_count(),), ("data",))
+        rows = np.random.default_rng(0).normal(size=(4096, 8)).astype(np.float32)
+        sharding = NamedSharding(mesh, PartitionSpec("data"))
+        x = jax.make_array_from_callback(rows.shape, sharding, lambda index: rows[index])
+        step = jax.jit(lambda w, x: w - 0.1 * jax.grad(lambda w: jnp.mean((x @ w - x.sum(1)) ** 2))(w))
+        w = jax.device_put(np.zeros(8, np.float32), NamedSharding(mesh, PartitionSpec()))
+        for _ in range(config.steps):
+            w = step(w, x)
+        return Result(metrics={}, diagnostics={}, result_digest=digest_arrays({"w": np.asarray(w)}))
+"""
+
 
 @pytest.fixture
 def here(cli: Cli, cluster: str) -> Cli:
@@ -70,6 +93,11 @@ def test_what_new_writes_has_all_that_the_shipped_ones_have(user: Cli) -> None:
     assert user.job("ridge-killed")["attempt"] == 2
     assert user.events("ridge-killed", "resumed")[-1]["step"] in (10, 20, 30)  # the newest that was committed by then
     assert killed["result_digest"] == calm["result_digest"]
+
+
+def test_a_loop_that_waits_for_no_step_ends(user: Cli, tmp_path: Path) -> None:
+    (tmp_path / "loop.py").write_text(textwrap.dedent(LOOP))
+    user("submit", "./loop.py:run", timeout_s=60.0)
 
 
 @pytest.mark.slow
