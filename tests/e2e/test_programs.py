@@ -21,7 +21,8 @@ pytestmark = pytest.mark.cluster
 
 PROGRAMS = Path(__file__).parent / "programs"
 SHORT = ["process_spanning", "multihost_utilities"]
-LONG = ["device_subset", "data_loading", "shard_map_collectives", "flax_training"]
+SLOW = ["device_subset", "flax_training"]
+LONG = ["data_loading", "shard_map_collectives"]
 NUM_DEVICES = 4
 RTOL = 1e-4  # sums are taken in another order
 numbers = itertools.count()
@@ -82,7 +83,7 @@ def test_short_programs_on_two_hosts(cli: Cli, cluster: str, program: str) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", [*SHORT, *LONG])
+@pytest.mark.parametrize("program", [*SLOW, *(pytest.param(one, marks=pytest.mark.long) for one in [*SHORT, *LONG])])
 def test_programs_on_both_layouts(cli: Cli, cluster: str, four_hosts: str, program: str) -> None:
     expected = flat(alone(program))
     for layout in (four_hosts,) if program in SHORT else (cluster, four_hosts):

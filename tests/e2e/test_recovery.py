@@ -26,12 +26,12 @@ def calm_digest(cli: Cli, cluster: str) -> str:
         pytest.param(
             "raise rank=0 step=40",
             "rank 0 on host {cluster}-0 raised RuntimeError: raised by --inject at step 40",
-            marks=pytest.mark.slow,
+            marks=pytest.mark.long,
         ),
         pytest.param(
-            "exit rank=1 step=40 code=7", "rank 1 on host {cluster}-1 ended with exit code 7", marks=pytest.mark.slow
+            "exit rank=1 step=40 code=7", "rank 1 on host {cluster}-1 ended with exit code 7", marks=pytest.mark.long
         ),
-        pytest.param("oom rank=0 step=40", "rank 0 on host {cluster}-0 raised MemoryError", marks=pytest.mark.slow),
+        pytest.param("oom rank=0 step=40", "rank 0 on host {cluster}-0 raised MemoryError", marks=pytest.mark.long),
         ("kill-agent host=1 step=40", "rank 1 on host {cluster}-1 was lost"),
         ("kill-supervisor step=40", "the supervisor was ended and started again"),
     ],

@@ -127,7 +127,7 @@ def test_ranks_listen_on_their_hosts_address_and_nowhere_else(cli: Cli, cluster:
     cli("cancel", "listens")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_noise_and_silence_change_nothing(cli: Cli, cluster: str, calm_digest: str, attackers: Attackers) -> None:
     strangers = [attackers.start(kind) for kind in ("garbage", "hold") for _ in range(3)]
     coordinator = start_job(cli, "noise")

@@ -58,7 +58,7 @@ def gone(processes: list[psutil.Process], within_s: float) -> None:
     assert not [p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_agent_killed(victim: Victim) -> None:
     ranks = victim.ranks()
     victim.with_title("ray::Agent")[0].kill()
@@ -83,7 +83,7 @@ def sleep_on(victim: Victim, job: str) -> list[psutil.Process]:
     return victim.with_title("sleep 1000")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_raylet_of_a_worker_killed(victim: Victim) -> None:
     ranks = victim.ranks()
     raylets = [p for p in victim.with_title("raylet/raylet") if f"--node-name={victim.name}-1" in " ".join(p.cmdline())]

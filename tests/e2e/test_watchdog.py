@@ -102,7 +102,7 @@ def test_a_silent_host_is_suspected_then_lost_and_a_short_silence_is_survived(cl
     cli.wait_for(lambda: all(host["job"] is None for host in cli.json("status", cluster)["hosts"]), 30.0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_slow_host_is_warned_of_with_its_ratio_and_goes_on(cli: Cli, cluster: str) -> None:
     cli("submit", "psum-check", "--set", "steps=1000000", "--set", "size=64", "--set", "report_every=10", "--detach",
         "--name", "slow", "--inject", "slow rank=1 step=10 factor=4")  # fmt: skip

@@ -231,6 +231,7 @@ def test_nobody_joins_ray_without_the_token(attacked: Lab) -> None:
     assert member.communicate(timeout=120)[0].split()[-2:] == ["IN", "3"]
 
 
+@pytest.mark.long
 def test_noise_on_every_port_gets_nothing_of_ours(attacked: Lab) -> None:
     places = open_places(attacked)
     processes = {row["process"] for row in places.values()}

@@ -148,6 +148,7 @@ def test_a_cut_of_8_s_is_survived(lab: Lab, calm: str) -> None:
     assert not [event for event in running.events("watchdog") if event["fatal"]]
 
 
+@pytest.mark.long
 def test_packets_are_lost(lab: Lab) -> None:
     """20 % of them on all hosts: slow, but right, and nobody is blamed."""
     job = ("psum-check", "--set", "steps=20", "--set", "size=64", "--set", "report_every=5")

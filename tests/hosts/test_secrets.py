@@ -10,7 +10,7 @@ import pytest
 
 from tests.hosts.conftest import Lab
 
-pytestmark = [pytest.mark.hosts, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.hosts, pytest.mark.long, pytest.mark.timeout(600)]
 
 NAME = "secretive"
 MARK = "s3cret-7f3a9"  # what no encoding of the value changes

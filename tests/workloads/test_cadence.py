@@ -110,7 +110,9 @@ def test_two_ranks_with_different_clocks_decide_alike() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workload", ["independent-chains", "sharded-mcmc", "transformer"])
+@pytest.mark.parametrize(
+    "workload", ["independent-chains", pytest.param("sharded-mcmc", marks=pytest.mark.long), "transformer"]
+)
 def test_checkpoints_by_cost_change_no_bit(workload: str, tmp_path: Path) -> None:
     _, settings = SHORT[workload]
     per_dispatch = "steps_per_dispatch" if workload == "transformer" else "draws_per_dispatch"

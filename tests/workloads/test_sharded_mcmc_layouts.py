@@ -147,6 +147,7 @@ def test_verdict_counts_sharded_state_as_single_copies(two_by_two):
             assert (verdict["bytes_checked"], verdict["bytes_single_copy"]) == (replicated, sharded)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_mnist_comes_near_the_guide():
     """TFP's guide: 0.9189 and 0.9264, after a longer run than these 40 transitions."""
