@@ -15,8 +15,8 @@ from launcher.job import JobOptions
 from tests.conftest import ROOT, Cli
 
 SURFACE = {
-    "up": [],
-    "down": ["--force", "--purge"],
+    "up": ["--dry-run", "--json", "--yes"],
+    "down": ["--dry-run", "--force", "--json", "--purge"],
     "status": ["--json", "--watch"],
     "submit": ["--check-every", "--checkpoint-every", "--cluster", "--detach", "--inject", "--json", "--keep",
                "--max-failures", "--max-preemptions", "--name", "--no-program-barrier", "--no-wait", "--num-hosts",
@@ -66,7 +66,13 @@ def test_all_commands_are_listed(cli: Cli) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["submit", "independent-chains", "--set", "tune=3"], ["jobs"], ["workloads", "transformer"]],
+    [
+        ["--help"],
+        ["submit", "independent-chains", "--set", "tune=3"],
+        ["jobs"],
+        ["workloads", "transformer"],
+        ["up", str(ROOT / "examples/laptop.yaml"), "--dry-run"],
+    ],
 )
 def test_neither_ray_nor_jax_is_imported_to_answer(tmp_path: Path, arguments: list[str]) -> None:
     check = (
