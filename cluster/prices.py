@@ -107,7 +107,19 @@ def quotes_of(spec: "ClusterSpec") -> list[Quote]:
     """
     if not isinstance(spec.provider, Renter):
         return []
-    return quotes(spec.provider.rentals(spec), [*_own_rows(), *price_table.read(price_table.PUBLISHED)])
+    return quotes(spec.provider.rentals(spec), all_rows())
+
+
+def all_rows() -> list[Row]:
+    """All prices that are known, the user's own first.
+
+    Raises:
+        ClusterConfigError: as for `price_of`.
+    """
+    from cluster.record import home  # here, because records hold specs
+
+    own = home() / OWN
+    return [*(price_table.read(own) if own.exists() else []), *price_table.read(price_table.PUBLISHED)]
 
 
 def quotes(rentals: Iterable[Rental], rows: Sequence[Row]) -> list[Quote]:
@@ -134,10 +146,3 @@ def _quote(rental: Rental, rows: Sequence[Row]) -> Quote:
         if each is not None:
             return Quote(rental, row, each * rental.count)
     return Quote(rental)
-
-
-def _own_rows() -> list[Row]:
-    from cluster.record import home  # here, because records hold specs
-
-    path = home() / OWN
-    return price_table.read(path) if path.exists() else []

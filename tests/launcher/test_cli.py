@@ -31,6 +31,7 @@ SURFACE = {
     "results": ["--json", "--output"],
     "cancel": [],
     "workloads": ["--cluster", "--json", "--requirements"],
+    "accelerators": ["--json"],
     "new": [],
     "doctor": ["--bandwidth", "--json", "--security", "--set", "--wait"],
     "demo": ["--keep"],
@@ -138,3 +139,16 @@ def test_the_readme_is_short_and_its_commands_exist() -> None:
         assert command in SURFACE, command
     for link in re.findall(r"\]\(([^)]+)\)", text):
         assert (ROOT / link.partition("#")[0]).exists(), link
+
+
+def test_accelerators_are_listed_and_one_is_told_with_its_price(cli: Cli) -> None:
+    listed = cli("accelerators")
+    assert re.search(r"tpu-v7x-8 to 512 +2 +96 +none\n", listed) and "H100" in listed
+    told = cli("accelerators", "tpu-v5e-16")
+    assert re.search(r"hosts of a slice +4\n", told) and re.search(r"GB of a device +16\n", told)
+    assert re.search(r"us-central1 +19\.20 +3\.92\n", told) and "prices, as read on 2026-11-22" in told
+    assert "price                  unknown" in cli("accelerators", "tpu7x-16")
+    assert all(len(line) < 80 for line in (listed + told).splitlines() if "https://" not in line)
+    assert cli.json("accelerators", "tpu-v3-32")["devices_per_host"] == 8
+    assert len(cli.json("accelerators")) > 60
+    assert "did you mean 'tpu-v4-16'?" in cli("accelerators", "tpu-v4-17", code=2)
