@@ -1,56 +1,15 @@
-"""What `accelerator` in a cluster file may be, and what follows from it: devices, slices, Ray's names. Pure.
-
-Nothing is guessed: a type is here if its numbers have a source, which stands beside them.
-"""
+"""What `accelerator` in a cluster file may be, and what follows from it: devices, slices, Ray's names. Pure."""
 
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 
+from cluster.accelerator_table import GPU_MODELS, TPU_GENERATIONS, why_refused
 from cluster.errors import ClusterConfigError, nearest
 
 MAX_GPUS_PER_HOST = 16
 
-# What Ray calls the models that it knows (ray/util/accelerators/accelerators.py, NVIDIA_*). JAX's device_kind has the
-# same word in it, because both take the name from the driver: "NVIDIA H100 80GB HBM3", "Tesla V100-SXM2-16GB".
-# K80 is not here: JAX's CUDA builds do not run on it.
-GPU_MODELS = (
-    "V100", "P100", "T4", "P4", "A10G", "L4", "L40S", "A100", "H100", "H200", "H20", "B200", "B300", "GB200", "GB300",
-    "RTX-PRO-6000",
-)  # fmt: skip
-
-_CUBES = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8", 256: "4x8x8"}
-_TILES = {1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
-
-
-@dataclasses.dataclass(frozen=True)
-class _Tpu:
-    """A TPU generation.
-
-    Attributes:
-        cores_per_chip: the number in a type's name counts cores. Of Ray (SINGLE_CORE_TPU_TYPES).
-        max_chips_of_one_host: of a slice that is one host. Of Ray (TPU_8_CHIPS_PER_HOST_TYPES).
-        topologies: `{chips: shape}` of one slice. Of cloud.google.com/tpu/docs/v4, v5p, v5e and v6e, where a number of
-            chips has several shapes the one that its name stands for; all are in Ray's VALID_TPU_TOPOLOGY.
-        device_kinds: as JAX names them. Of jax/_src/pallas/mosaic/tpu_info.py (chip_version_from_device_kind).
-
-    JAX counts one device a chip on all of these: v4 and v5p join two cores to one device (supports_megacore, there),
-    the others have one core. It is not so on v2, v3 and v7x, which are not here.
-    """
-
-    cores_per_chip: int
-    max_chips_of_one_host: int
-    topologies: Mapping[int, str]
-    device_kinds: tuple[str, ...]
-
-
-TPU_GENERATIONS = {
-    "v4": _Tpu(2, 4, _CUBES, ("TPU v4",)),
-    "v5p": _Tpu(2, 4, _CUBES, ("TPU v5p", "TPU v5")),
-    "v5litepod": _Tpu(1, 8, _TILES, ("TPU v5 lite", "TPU v5e")),
-    "v6e": _Tpu(1, 8, _TILES, ("TPU v6 lite", "TPU v6e")),
-}
-_TPU_ALIASES = {"v5e": "v5litepod"}
+_TPU_ALIASES = {"v5e": "v5litepod", "7x": "v7x"}  # `tpu7x-16` is how Google writes it
 _CHIPS_PER_HOST = 4  # of a slice of several hosts; Ray: DEFAULT_TPU_NUM_CHIPS_PER_HOST
 
 
@@ -63,22 +22,31 @@ class Accelerator:
         kind: `cpu`, `gpu` or `tpu`.
         device_kinds: what JAX may call the devices; of a GPU a word of its name.
         devices_per_host: as JAX counts them; None: the cluster file says (emulated devices).
-        ray_resource: what Ray counts of a host, `GPU` or `TPU`; '' for `cpu`.
+        devices_per_chip: likewise; 2 where JAX makes a device of each core of a TPU chip.
+        memory_gb_per_device: of a GPU, or of a TPU device in GiB; several where the model is sold with several, none
+            where it is not known.
+        ray_resource: what Ray counts of a host, `GPU` or `TPU`, a chip each; '' for `cpu`.
         ray_type: Ray's name of the model; '' for `cpu`.
         hosts_per_slice: hosts that only work all together; 1 where each is for itself.
         tpu_type: of a slice, as Google names it, such as `v4-16`; '' for others.
         topology: of a slice, such as `2x2x2`; '' for others.
+        runtime_version: of a TPU VM that the Cloud TPU API makes; None: it makes none.
+        sources: what says so.
     """
 
     name: str
     kind: str
     device_kinds: tuple[str, ...]
     devices_per_host: int | None
+    devices_per_chip: int = 1
+    memory_gb_per_device: tuple[float, ...] = ()
     ray_resource: str = ""
     ray_type: str = ""
     hosts_per_slice: int = 1
     tpu_type: str = ""
     topology: str = ""
+    runtime_version: str | None = None
+    sources: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> "Accelerator":
@@ -104,7 +72,7 @@ class Accelerator:
     @property
     def chips_per_host(self) -> int:
         """How many of `ray_resource` a host has; 0 for `cpu`."""
-        return (self.devices_per_host or 0) if self.ray_resource else 0
+        return (self.devices_per_host or 0) // self.devices_per_chip if self.ray_resource else 0
 
 
 CPU = Accelerator(name="cpu", kind="cpu", device_kinds=("cpu",), devices_per_host=None)
@@ -119,51 +87,59 @@ def _gpu(text: str) -> Accelerator | None:
         kind="gpu",
         device_kinds=(model.replace("-", " "),),
         devices_per_host=int(count),
+        memory_gb_per_device=GPU_MODELS[model].memory_gb,
         ray_resource="GPU",
         ray_type=model,
+        sources=(GPU_MODELS[model].source,),
     )
 
 
 def _tpu(text: str) -> Accelerator | None:
-    match = re.fullmatch(r"tpu-(v[0-9][a-z]*)-([1-9][0-9]*)", text)
+    match = re.fullmatch(r"tpu-?(v[0-9][a-z]*|7x)-([1-9][0-9]*)", text)
     generation = _TPU_ALIASES.get(match[1], match[1]) if match else ""
     tpu = TPU_GENERATIONS.get(generation)
     if match is None or tpu is None:
         return None
     chips, rest = divmod(int(match[2]), tpu.cores_per_chip)
-    if rest or chips not in tpu.topologies:
+    if rest or chips not in tpu.by_chips:
         return None
     chips_per_host = chips if chips <= tpu.max_chips_of_one_host else _CHIPS_PER_HOST
     return Accelerator(
         name=text,
         kind="tpu",
         device_kinds=tpu.device_kinds,
-        devices_per_host=chips_per_host,
+        devices_per_host=chips_per_host * tpu.devices_per_chip,
+        devices_per_chip=tpu.devices_per_chip,
+        memory_gb_per_device=(tpu.hbm_gib_per_chip / tpu.devices_per_chip,),
         ray_resource="TPU",
         ray_type=f"TPU-{generation.upper()}",
         hosts_per_slice=chips // chips_per_host,
         tpu_type=f"{generation}-{match[2]}",
-        topology=tpu.topologies[chips],
+        topology=tpu.by_chips[chips],
+        runtime_version=tpu.runtime_version,
+        sources=tpu.sources,
     )
 
 
-def tpu_names() -> list[str]:
-    """Every type of slice that a cluster file may name."""
+def tpu_names(generation: str | None = None) -> list[str]:
+    """Every type of slice that a cluster file may name, or those of one generation."""
     return [f"tpu-{name}-{chips * tpu.cores_per_chip}" for name, tpu in TPU_GENERATIONS.items()
-            for chips in tpu.topologies]  # fmt: skip
+            if generation in (None, name) for chips in tpu.by_chips]  # fmt: skip
 
 
 def _refusal(text: object) -> str:
     allowed = "must be cpu, a GPU and how many a host has (H100:8), or a type of TPU slice (tpu-v4-16)"
     asked = str(text)
     model, colon, _ = asked.partition(":")
-    word = asked.lower().removeprefix("tpu-").partition("-")[0]
+    word = asked.lower().removeprefix("tpu").removeprefix("-").partition("-")[0]
     generation = _TPU_ALIASES.get(word, word)
+    if reason := why_refused(model):
+        return f"{allowed}, not {text!r}: {reason}"
     if colon or model in GPU_MODELS:
         hint = "" if model in GPU_MODELS else nearest(model, GPU_MODELS)
         known = f" (known: 1 to {MAX_GPUS_PER_HOST} of {', '.join(GPU_MODELS)})"
     elif generation in TPU_GENERATIONS:
-        names = [name for name in tpu_names() if name.startswith(f"tpu-{generation}-")]
+        names = tpu_names(generation)
         size = asked.rpartition("-")[2]
         hint, known = nearest(f"tpu-{generation}-{size}", names), f" (known: {', '.join(names)})"
     else:

@@ -1,8 +1,8 @@
-"""What a client does in a Ray that is not ours: `python -m cluster.on_ray create|remove`, JSON in and out.
+"""What a client does in a Ray that is not ours: `python -m cluster.on_ray plan|create|remove`, JSON in and out.
 
-Reads one line, answers with one. `create` looks at the nodes, chooses hosts and puts our code there; it starts nothing
-that lasts. `remove` ends our actors and what they have started, and removes our folders. Both answer `{"error"}` with
-what a person should read, and `remove` adds `"gone"` where no Ray listens any more.
+Reads one line, answers with one. `plan` looks at the nodes and chooses hosts. `create` does so too and puts our code
+there; it starts nothing that lasts. `remove` ends our actors and what they have started, and removes our folders. All
+answer `{"error"}` with what a person should read, and with `"gone"` where no Ray listens any more.
 """
 
 import json
@@ -37,18 +37,23 @@ NEEDED = (
 Message = dict[str, Any]
 
 
+def plan(order: Message) -> Message:
+    """Chooses hosts."""
+    with joined(order["address"]) as control:
+        _, chosen = _choose(control, order)
+    return {"hosts": host_names(chosen), "nodes": [str(node) for node in chosen]}
+
+
 def create(order: Message) -> Message:
     """Chooses hosts and puts our code on them."""
     folder = cluster_folder(order["name"])
     with joined(order["address"]) as control:
-        _require_free_name(order["name"])
-        own = ray.get_runtime_context().get_node_id()
-        chosen = _choose_free(lambda: nodes(control), own, order["num_hosts"], order["spares"])
+        own, chosen = _choose(control, order)
         names = dict(zip((node.node_id for node in chosen), host_names(chosen), strict=True))
         looks = _look(chosen, own, folder)
         raylet = _require_shared(looks[own])
         _require_packages({names[node.node_id]: looks[node.node_id] for node in chosen})
-        hosts = [
+        hosts: list[Message] = [
             {
                 "name": names[node.node_id],
                 "node_id": node.node_id,
@@ -98,6 +103,13 @@ def _require_free_name(name: str) -> None:
             f"there is a cluster {name!r} on this Ray already, brought up by another client (actor {same[0].name!r} on "
             f"{same[0].address.ip_address}): take another name, or `spmd-launch down {name}` where it was brought up"
         )
+
+
+def _choose(control: Any, order: Message) -> tuple[str, list[RayNode]]:
+    """The client's own node, and those that become hosts."""
+    _require_free_name(order["name"])
+    own: str = ray.get_runtime_context().get_node_id()
+    return own, _choose_free(lambda: nodes(control), own, order["num_hosts"], order["spares"])
 
 
 def _choose_free(look: Callable[[], Sequence[RayNode]], own: str, num_hosts: int, spares: int) -> list[RayNode]:
@@ -193,7 +205,7 @@ def main() -> int:
         cloudpickle.register_pickle_by_value(module)
     order = json.loads(sys.stdin.readline())
     try:
-        answer = {"create": create, "remove": remove}[sys.argv[1]](order)
+        answer = {"plan": plan, "create": create, "remove": remove}[sys.argv[1]](order)
     except UnreachableError as error:
         answer = {"error": str(error), "gone": True}
     except ClusterError as error:

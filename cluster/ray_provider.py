@@ -43,8 +43,11 @@ class RayProvider:
         return None  # another client's has another state folder; `create` refuses its name
 
     def plan_up(self) -> list[Action]:
-        count = f"{self.spec.num_hosts + self.spec.spares}" if self.spec.num_hosts else "all that are free"
-        return [Action(verb="start", kind="host", name=self.address, detail=f"nodes of this Ray: {count}")]
+        answer = self._ask("plan", None, {"num_hosts": self.spec.num_hosts, "spares": self.spec.spares})
+        return [
+            Action(verb="start", kind="host", name=name, detail=f"on the node {node}")
+            for name, node in zip(answer["hosts"], answer["nodes"], strict=True)
+        ]
 
     def plan_down(self) -> list[Action]:
         try:
@@ -77,12 +80,18 @@ class RayProvider:
     def start_on_head(self, module: str, code: Code) -> subprocess.Popen[bytes]:
         return self._start(code, module)
 
-    def _start(self, code: Code, *arguments: str) -> subprocess.Popen[bytes]:
-        """`python -m ARGUMENTS` with the code that the cluster runs and the user's own settings of Ray."""
+    def _start(self, code: Code | None, *arguments: str) -> subprocess.Popen[bytes]:
+        """`python -m ARGUMENTS` with the user's own settings of Ray.
+
+        Args:
+            code: that the cluster runs; None: there is no cluster, so the client's own.
+            arguments: of Python.
+        """
+        path = Path(__file__).parent.parent if code is None else code.folder(self.folder)
         return subprocess.Popen(
-            [sys.executable, "-m", *arguments],
-            env=os.environ | {"PYTHONPATH": str(code.folder(self.folder)), "RAY_USAGE_STATS_ENABLED": "0"},
-            cwd=self.folder,
+            [sys.executable, "-P", "-m", *arguments],
+            env=os.environ | {"PYTHONPATH": str(path), "RAY_USAGE_STATS_ENABLED": "0"},
+            cwd=None if code is None else self.folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -152,7 +161,7 @@ class RayProvider:
                 lines.append(f"{host['name']}: its Ray has ended, so it cannot be reached; {folder} stays there")
         return lines
 
-    def _ask(self, what: str, code: Code, order: dict[str, Any]) -> dict[str, Any]:
+    def _ask(self, what: str, code: Code | None, order: dict[str, Any]) -> dict[str, Any]:
         """Has `cluster.on_ray` do it.
 
         Raises:

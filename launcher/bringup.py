@@ -61,7 +61,7 @@ def up(spec: ClusterSpec, say: Say) -> BringUp:
             if existing is not None:
                 require_same_launcher(existing, files)
                 return BringUp(existing, (), (), time.monotonic() - start)
-            _require_free_name(spec)
+            require_free_name(spec)
             cluster, facts, differences = _bring_up(provider, spec, files, say)
         except ClusterError as error:
             raise FailureError(str(error)) from error
@@ -85,9 +85,7 @@ def down(name: str, *, force: bool, say: Say, purge: bool = False) -> list[str]:
         FailureError: its head, or another host, cannot be reached, and `force` is not set.
         ClusterError: another version has brought it up, so that it cannot be asked for jobs, and `force` is not set.
     """
-    if name not in cluster_names():
-        known = ", ".join(cluster_names()) or "there is none"
-        raise UserError(f"no cluster {name!r} (known: {known})")
+    require_known(name)
     try:
         cluster = Cluster.load(name)
     except ClusterError:
@@ -108,6 +106,17 @@ def down(name: str, *, force: bool, say: Say, purge: bool = False) -> list[str]:
     if isinstance(spec.provider, RayProviderSpec):
         say(f"detached; the Ray at {spec.provider.address} is left as it was")
     return left
+
+
+def require_known(name: str) -> None:
+    """Refuses a name of no cluster that has left a trace here.
+
+    Raises:
+        UserError: with the names that there are.
+    """
+    if name not in cluster_names():
+        known = ", ".join(cluster_names()) or "there is none"
+        raise UserError(f"no cluster {name!r} (known: {known})")
 
 
 def _drain(cluster: Cluster, force: bool, say: Say) -> None:
@@ -137,17 +146,28 @@ def _require_way(cluster: Cluster) -> None:
         raise FailureError(f"{problem}; {unknown}: --force ends what can be reached")
 
 
-def _existing(provider: Provider, spec: ClusterSpec) -> Cluster | None:
-    """The cluster of that name that is up: known here, or found on its hosts, where another client brought it up."""
+def find_existing(provider: Provider, spec: ClusterSpec) -> Cluster | None:
+    """The cluster of that name that is up: known here, or found on its hosts, where another client brought it up.
+
+    Raises:
+        UserError: it is up with another spec.
+        ClusterError: the hosts cannot be asked.
+    """
     known = Cluster.load(spec.name)
     if known is not None and not known.is_remote and known.alive():
         return _as_asked(known, spec)
     found = provider.find()  # of a remote one only its head knows whether it runs: a way to the head says nothing
+    return None if found is None else _as_asked(found, spec)
+
+
+def _existing(provider: Provider, spec: ClusterSpec) -> Cluster | None:
+    """The same, known here from now on."""
+    found = find_existing(provider, spec)
     if found is None:
         return None
+    known = Cluster.load(spec.name)
     if known is not None and known.cluster_id == found.cluster_id and known.alive():
-        return _as_asked(known, spec)
-    _as_asked(found, spec)
+        return known
     save_spec(spec)
     return provider.attach(found)
 
@@ -158,7 +178,12 @@ def _as_asked(cluster: Cluster, spec: ClusterSpec) -> Cluster:
     return cluster
 
 
-def _require_free_name(spec: ClusterSpec) -> None:
+def require_free_name(spec: ClusterSpec) -> None:
+    """Refuses a cluster that would have the name of a job.
+
+    Raises:
+        UserError: with what to do.
+    """
     if (jobs_folder() / spec.name).exists():
         raise UserError(
             f"there is a job {spec.name!r}: a cluster needs another name, or remove it with jobs --prune {spec.name}"

@@ -25,6 +25,7 @@ COMMANDS = {
     "results": "launcher.cli.results",
     "cancel": "launcher.cli.jobs",
     "workloads": "launcher.cli.workloads",
+    "accelerators": "launcher.cli.accelerators",
     "new": "launcher.cli.new",
     "doctor": "launcher.cli.doctor",
     "demo": "launcher.cli.demo",

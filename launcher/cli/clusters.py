@@ -1,24 +1,35 @@
 """`up` and `down`."""
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
-from launcher.cli.console import next_commands, say, seconds
+from cluster.config_file import load
+from cluster.errors import ClusterConfigError
+from cluster.spec import ClusterSpec
+from launcher.cli.console import next_commands, say, seconds, show_json
+from launcher.cli.plan_text import plan_text
+from launcher.dry_run import Plan, plan_down, plan_up
 from launcher.errors import UserError
+
+_dry_run = click.option("--dry-run", is_flag=True, help="Show what would be done, and its price; do nothing.")
+_json = click.option("--json", "as_json", is_flag=True, help="With --dry-run.")
 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-def up(file: Path) -> None:
+@_dry_run
+@_json
+@click.option("--yes", is_flag=True, help="Do not ask before hosts are made that cost money.")
+def up(file: Path, dry_run: bool, as_json: bool, yes: bool) -> None:
     """Bring up the cluster that FILE describes; nothing happens if it is up."""
-    from cluster.config_file import load
-    from cluster.errors import ClusterConfigError
-
-    try:
-        spec = load(file)
-    except ClusterConfigError as error:
-        raise UserError(str(error)) from error
+    spec = _load(file)
+    if _shown(dry_run, as_json, lambda: plan_up(spec)):
+        return
+    if spec.provider.is_paid and not yes:
+        _ask(spec)
     from launcher.bringup import up as bring_up
     from launcher.cli.parity_table import parity_table
 
@@ -39,11 +50,15 @@ def up(file: Path) -> None:
 @click.argument("cluster", metavar="NAME|FILE")
 @click.option("--force", is_flag=True, help="End running jobs as CANCELLED.")
 @click.option("--purge", is_flag=True, help="Remove everything of ours from its hosts, checkpoints too.")
-def down(cluster: str, force: bool, purge: bool) -> None:
+@_dry_run
+@_json
+def down(cluster: str, force: bool, purge: bool, dry_run: bool, as_json: bool) -> None:
     """End a cluster: every process, port and temporary folder. Job records and checkpoints stay."""
+    name = _name(cluster)
+    if _shown(dry_run, as_json, lambda: plan_down(name)):
+        return
     from launcher.bringup import down as bring_down
 
-    name = _name(cluster)
     for line in bring_down(name, force=force, say=say, purge=purge):
         say(line)
     click.echo(
@@ -56,10 +71,41 @@ def down(cluster: str, force: bool, purge: bool) -> None:
 def _name(text: str) -> str:
     if not text.endswith((".yaml", ".yml")) and "/" not in text:
         return text
-    from cluster.config_file import load
-    from cluster.errors import ClusterConfigError
+    return _load(Path(text)).name
 
+
+def _load(file: Path) -> ClusterSpec:
     try:
-        return load(Path(text)).name
+        return load(file)
     except ClusterConfigError as error:
         raise UserError(str(error)) from error
+
+
+def _shown(dry_run: bool, as_json: bool, plan: Callable[[], Plan]) -> bool:
+    """Whether the plan alone was asked for, and shown."""
+    if not dry_run:
+        if as_json:
+            raise UserError("--json is for --dry-run")
+        return False
+    made = plan()
+    if as_json:
+        show_json(made.to_json())
+    else:
+        click.echo(f"{plan_text(made)}\nNothing has been done.")
+    return True
+
+
+def _ask(spec: ClusterSpec) -> None:
+    """Has a person agree to what costs money.
+
+    Raises:
+        UserError: nobody has; nothing has been begun.
+    """
+    plan = plan_up(spec)
+    if not plan.changes_something:
+        return
+    say(plan_text(plan))
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UserError("this costs money, and there is no terminal to ask on: --yes agrees to it; nothing was begun")
+    if not click.confirm("Go ahead?", err=True):
+        raise UserError("not agreed to; nothing was begun")

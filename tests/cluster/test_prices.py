@@ -7,8 +7,11 @@ from typing import Any, ClassVar
 
 import pytest
 
+from cluster.accelerator_table import TPU_GENERATIONS
+from cluster.accelerators import Accelerator
 from cluster.errors import ClusterConfigError
-from cluster.prices import OWN, PUBLISHED, Price, Rental, Row, price_of, quotes, read, total
+from cluster.price_table import PUBLISHED, Row, read
+from cluster.prices import OWN, Price, Rental, price_of, quotes, total, tpu_rental
 from cluster.spec import ClusterSpec, LocalProviderSpec
 
 DAY = datetime.date(2026, 1, 2)
@@ -60,8 +63,9 @@ def test_the_users_own_prices_go_first(tmp_path: Path, monkeypatch: pytest.Monke
     assert price_of(spec) is None, "nothing is rented"
     object.__setattr__(spec, "provider", FakeRenterSpec())  # no type of a cluster file, so `replace` would refuse it
     assert price_of(spec) is None, "no row"
-    row = 'product = "fake/host"\nregions = ["here"]\nusd_per_hour = 1.5\ndate = 2026-01-02\nsource = "contract"\n'
-    (tmp_path / OWN).write_text(f"[[price]]\n{row}\n[[price]]\n{row.replace('1.5', '9.0')}")
+    row = '{ product = "fake/host", regions = ["here"], usd_per_hour = 1.5 }'
+    first = f'[[list]]\nsource = "contract"\ndate = 2026-01-02\nprices = [{row}]\n'
+    (tmp_path / OWN).write_text(first + first.replace("1.5", "9.0"))
     assert price_of(spec) == Price(per_hour=4.5, date="2026-01-02", source="contract", spot=False)
     object.__setattr__(spec, "provider", FakeRenterSpec(spot=True))
     assert price_of(spec) is None, "the row has no spot price"
@@ -70,26 +74,25 @@ def test_the_users_own_prices_go_first(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("2.0", '"two"', "price 1: usd_per_hour: must be USD, 0 or more, not 'two'"),
-        ("2.0", "-1", "price 1: usd_per_hour: must be USD, 0 or more, not -1"),
-        ("2.0", "true", "price 1: usd_per_hour: must be USD"),
-        ("usd_per_hour", "per_hour", "price 1: per_hour: no such key; did you mean 'usd_per_hour'?"),
-        ("usd_per_hour = 2.0", "", "price 1: usd_per_hour: is missing, and so is spot_usd_per_hour"),
+        ("2.0", '"two"', "list 1, price 1: usd_per_hour: must be USD, 0 or more, not 'two'"),
+        ("2.0", "-1", "list 1, price 1: usd_per_hour: must be USD, 0 or more, not -1"),
+        ("2.0", "true", "list 1, price 1: usd_per_hour: must be USD"),
+        ("usd_per_hour", "per_hour", "list 1, price 1: per_hour: no such key; did you mean 'usd_per_hour'?"),
+        (", usd_per_hour = 2.0", "", "price 1: usd_per_hour: is missing, and so is spot_usd_per_hour"),
         ("2026-01-02", '"soon"', "price 1: date: must be a day, as in 2026-11-22, not 'soon'"),
         ('["us-east5"]', '"us-east5"', "price 1: regions: must be a list of regions, or ['*'], not 'us-east5'"),
         ('source = "list"', "", "price 1: source: is missing"),
         ("gcp/tpu-v6e", "v6e", "price 1: product: must be CLOUD/NAME, not 'v6e'"),
-        ("[[price]]", "[[price", "cannot be read: "),
-        ("[[price]]", "[price]", "must be rows, each a [[price]]"),
-        ("[[price]]", "[[prices]]", "prices.toml: prices: no such key; did you mean 'price'?"),
+        ("[[list]]", "[[list", "cannot be read: "),
+        ("[[list]]", "[list]", "must be lists, each a [[list]]"),
+        ("[[list]]", "[[lists]]", "prices.toml: lists: no such key; did you mean 'list'?"),
+        ("prices", "price", "list 1: prices: must be rows, as in [{ product"),
     ],
 )
 def test_a_mistake_in_a_table_is_told_with_its_row(tmp_path: Path, old: str, new: str, said: str) -> None:
     path = tmp_path / OWN
-    good = (
-        '[[price]]\nproduct = "gcp/tpu-v6e"\nregions = ["us-east5"]\nusd_per_hour = 2.0\n'
-        'date = 2026-01-02\nsource = "list"\n'
-    )
+    row = '{ product = "gcp/tpu-v6e", regions = ["us-east5"], usd_per_hour = 2.0 }'
+    good = f'[[list]]\nsource = "list"\ndate = 2026-01-02\nprices = [{row}]\n'
     path.write_text(good)
     assert read(path) == [_row()]
     path.write_text(good.replace(old, new, 1))
@@ -98,9 +101,25 @@ def test_a_mistake_in_a_table_is_told_with_its_row(tmp_path: Path, old: str, new
     assert str(refused.value).startswith(f"{path}: ") and said in str(refused.value)
 
 
-def test_each_published_price_stands_once_with_an_address() -> None:
+def test_each_published_price_stands_once_with_an_address_and_is_of_something_we_know() -> None:
     rows = read(PUBLISHED)
     for row in rows:
         assert row.source.startswith("https://"), row
+        assert 0 < (row.usd_per_hour or 0) < 200, row
+        assert row.spot_usd_per_hour is None or row.spot_usd_per_hour < (row.usd_per_hour or 0), row
     places = [(row.product, region) for row in rows for region in row.regions]
     assert len(set(places)) == len(places)
+    tpus = {row.product.removeprefix("gcp/tpu-").removesuffix("-pod") for row in rows if row.product[:8] == "gcp/tpu-"}
+    assert set(TPU_GENERATIONS) - tpus == {"v7x"}, "of which no list was found"
+    assert tpus < set(TPU_GENERATIONS)
+
+
+def test_chips_of_v2_and_v3_cost_otherwise_in_slices_of_several_hosts() -> None:
+    products = [tpu_rental(Accelerator.parse(name), slices=2, zone="us-central1-a", spot=True) for name in
+                ("tpu-v3-8", "tpu-v3-32", "tpu-v5e-16")]  # fmt: skip
+    assert products == [
+        Rental(product="gcp/tpu-v3", region="us-central1", count=8, spot=True),
+        Rental(product="gcp/tpu-v3-pod", region="us-central1", count=32, spot=True),
+        Rental(product="gcp/tpu-v5litepod", region="us-central1", count=32, spot=True),
+    ]
+    assert [quote.per_hour for quote in quotes(products, read(PUBLISHED))][2] == pytest.approx(32 * 0.244926)

@@ -145,9 +145,14 @@ def test_a_node_that_others_hold_is_named_with_who_holds_it(cli: Cli, theirs: Th
 def test_up_submit_down_on_a_ray_that_goes_on(cli: Cli, theirs: TheirRay) -> None:
     keeper, _ = theirs.stranger("start", "keeper", "second")
     before = theirs.own_processes()
+    planned = cli.json("up", example(cli, theirs), "--dry-run")["actions"]
+    assert not (theirs.folder / ".spmd-launch").exists() and not (cli.home / "clusters/shared").exists()
     cli("up", example(cli, theirs))
     record = cli.record("shared")
     names = [host["name"] for host in record["hosts"]]
+    assert [(action["verb"], action["name"]) for action in planned] == [("start", name) for name in names]
+    ends = cli.json("down", "shared", "--dry-run")["actions"]
+    assert [(action["verb"], action["name"]) for action in ends] == [("end", name) for name in names]
     assert len(names) == len({host["node_id"] for host in record["hosts"]}) == 2
     assert all(host["folder"].startswith(f"{theirs.folder}/.spmd-launch/hosts/") for host in record["hosts"])
     try:

@@ -13,6 +13,8 @@ pytestmark = pytest.mark.cluster
 
 def test_up_again_changes_nothing(cli: Cli, cluster: str) -> None:
     before = cli.record(cluster)
+    plan = cli("up", str(cli.home / f"{cluster}.yaml"), "--dry-run")
+    assert "is up already" in plan and f"  keep    host  {cluster}-0" in plan and "start" not in plan
     assert "is up already" in cli("up", str(cli.home / f"{cluster}.yaml"))
     assert cli.record(cluster) == before
 
@@ -112,6 +114,11 @@ def test_jobs_queue_first_come_first_served_and_cancel_ends_every_process(cli: C
     cli("submit", "psum-check", "--detach", "--name", "second")
     assert cli.json("status", "second")["state"] == "QUEUED"
     assert "have not ended: long, second" in cli("down", cluster, code=2)
+    plan = cli.json("down", cluster, "--dry-run")
+    assert [(action["verb"], action["name"]) for action in plan["actions"]] == [
+        ("end", f"{cluster}-0"), ("end", f"{cluster}-1"),
+    ]  # fmt: skip
+    assert "have not ended: long, second; `down` refuses" in plan["notes"][0]
     status = cli.json("status", "long")
     assert {rank["host"] for rank in status["ranks"]} == {f"{cluster}-0", f"{cluster}-1"}
     cli("cancel", "long")

@@ -71,6 +71,8 @@ def test_a_second_client_adopts_the_cluster_and_sees_its_jobs(lab: Lab) -> None:
     lab.cli("submit", "psum-check", "--name", "seen")
     with tempfile.TemporaryDirectory(prefix="slt-") as folder:
         other = Cli(Path(folder))
+        assert "is up already" in other("up", str(lab.file), "--dry-run")
+        assert not (other.home / "clusters").exists()
         assert "is up already" in other("up", str(lab.file))
         assert "seen" in other("jobs")
         assert "SUCCEEDED" in other("results", "seen")

@@ -15,8 +15,8 @@ from launcher.job import JobOptions
 from tests.conftest import ROOT, Cli
 
 SURFACE = {
-    "up": [],
-    "down": ["--force", "--purge"],
+    "up": ["--dry-run", "--json", "--yes"],
+    "down": ["--dry-run", "--force", "--json", "--purge"],
     "status": ["--json", "--watch"],
     "submit": ["--check-every", "--checkpoint-every", "--cluster", "--detach", "--inject", "--json", "--keep",
                "--max-failures", "--max-preemptions", "--name", "--no-program-barrier", "--no-wait", "--num-hosts",
@@ -31,6 +31,7 @@ SURFACE = {
     "results": ["--json", "--output"],
     "cancel": [],
     "workloads": ["--cluster", "--json", "--requirements"],
+    "accelerators": ["--json"],
     "new": [],
     "doctor": ["--bandwidth", "--json", "--security", "--set", "--wait"],
     "demo": ["--keep"],
@@ -66,7 +67,13 @@ def test_all_commands_are_listed(cli: Cli) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["submit", "independent-chains", "--set", "tune=3"], ["jobs"], ["workloads", "transformer"]],
+    [
+        ["--help"],
+        ["submit", "independent-chains", "--set", "tune=3"],
+        ["jobs"],
+        ["workloads", "transformer"],
+        ["up", str(ROOT / "examples/laptop.yaml"), "--dry-run"],
+    ],
 )
 def test_neither_ray_nor_jax_is_imported_to_answer(tmp_path: Path, arguments: list[str]) -> None:
     check = (
@@ -132,3 +139,16 @@ def test_the_readme_is_short_and_its_commands_exist() -> None:
         assert command in SURFACE, command
     for link in re.findall(r"\]\(([^)]+)\)", text):
         assert (ROOT / link.partition("#")[0]).exists(), link
+
+
+def test_accelerators_are_listed_and_one_is_told_with_its_price(cli: Cli) -> None:
+    listed = cli("accelerators")
+    assert re.search(r"tpu-v7x-8 to 512 +2 +96 +none\n", listed) and "H100" in listed
+    told = cli("accelerators", "tpu-v5e-16")
+    assert re.search(r"hosts of a slice +4\n", told) and re.search(r"GB of a device +16\n", told)
+    assert re.search(r"us-central1 +19\.20 +3\.92\n", told) and "prices, as read on 2026-11-22" in told
+    assert "price                  unknown" in cli("accelerators", "tpu7x-16")
+    assert all(len(line) < 80 for line in (listed + told).splitlines() if "https://" not in line)
+    assert cli.json("accelerators", "tpu-v3-32")["devices_per_host"] == 8
+    assert len(cli.json("accelerators")) > 60
+    assert "did you mean 'tpu-v4-16'?" in cli("accelerators", "tpu-v4-17", code=2)

@@ -1,0 +1,127 @@
+"""What `up` and `down` would do and what it costs, found out without doing any of it."""
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from cluster.errors import ClusterConfigError, ClusterError
+from cluster.plan import Action
+from cluster.prices import Quote, quotes_of, total
+from cluster.provider import provider_for
+from cluster.record import Cluster, cluster_names, load_spec
+from cluster.spec import ClusterSpec
+from launcher.bringup import find_existing, require_free_name, require_known
+from launcher.code_copy import read_code, source_root
+from launcher.errors import FailureError, UserError
+from launcher.job_folder import all_jobs
+from launcher.record_copy import refresh
+from launcher.version_skew import require_same_launcher
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a command would do.
+
+    Attributes:
+        command: `up` or `down`.
+        cluster: its name.
+        actions: in their order.
+        is_paid: whether the hosts cost money while the cluster is up.
+        quotes: everything that is rented, with its price.
+        notes: what else a person should know before, a sentence each.
+    """
+
+    command: str
+    cluster: str
+    actions: Sequence[Action]
+    is_paid: bool
+    quotes: Sequence[Quote]
+    notes: Sequence[str] = ()
+
+    @property
+    def changes_something(self) -> bool:
+        return any(action.verb != "keep" for action in self.actions)
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict that JSON can hold."""
+        price = total(self.quotes)
+        return {
+            "command": self.command,
+            "cluster": self.cluster,
+            "actions": [dataclasses.asdict(action) for action in self.actions],
+            "is_paid": self.is_paid,
+            "price": None if price is None else dataclasses.asdict(price),
+            "rentals": [dataclasses.asdict(quote.rental) | {"usd_per_hour": quote.per_hour} for quote in self.quotes],
+            "notes": list(self.notes),
+        }
+
+
+def plan_up(spec: ClusterSpec) -> Plan:
+    """What `launcher.bringup.up` would do.
+
+    Raises:
+        UserError: what `up` would refuse before it begins anything, and a mistake in the user's price table.
+        FailureError: what is there cannot be asked.
+    """
+    notes = []
+    with contextlib.closing(provider_for(spec)) as provider:
+        try:
+            existing = find_existing(provider, spec)
+            if existing is not None:
+                require_same_launcher(existing, read_code(source_root()))
+                notes.append(f"cluster {spec.name} is up already, since {existing.created}: there is nothing to do")
+                actions = [Action(verb="keep", kind="host", name=host.name) for host in existing.hosts]
+            else:
+                require_free_name(spec)
+                actions = provider.plan_up()
+                if spec.name in cluster_names():
+                    notes.append(f"what an earlier cluster {spec.name!r} left here goes first")
+                    actions = [*provider.plan_down(), *actions]
+        except ClusterError as error:
+            raise FailureError(str(error)) from error
+    return _plan("up", spec, actions, notes)
+
+
+def plan_down(name: str) -> Plan:
+    """What `launcher.bringup.down` would do.
+
+    Raises:
+        UserError: no such cluster, or a mistake in the user's price table.
+        FailureError: what is there cannot be asked.
+        ClusterError: another version of this code has written its record.
+    """
+    require_known(name)
+    spec = load_spec(name)
+    with contextlib.closing(provider_for(spec)) as provider:
+        try:
+            actions = provider.plan_down()
+        except ClusterError as error:
+            raise FailureError(str(error)) from error
+    return _plan("down", spec, actions, _jobs_in_the_way(name))
+
+
+def _jobs_in_the_way(name: str) -> list[str]:
+    cluster = Cluster.load(name)
+    if cluster is None:
+        return ["it did not come up completely, or is partly down"]
+    if problem := cluster.problem():
+        return [f"{problem}; whether jobs run is not known, so `down` needs --force"]
+    if not cluster.alive():
+        return ["its processes have ended; what they left is removed"]
+    with contextlib.suppress(FailureError):  # what is copied here is what was last known
+        refresh(cluster, only_records=True)
+    jobs = [job.name for job in all_jobs() if job.job()["cluster"] == name and not job.state().ended]
+    if not jobs:
+        return []
+    return [f"these jobs have not ended: {', '.join(jobs)}; `down` refuses, `down --force` ends them as CANCELLED"]
+
+
+def _plan(command: str, spec: ClusterSpec, actions: Sequence[Action], notes: Sequence[str]) -> Plan:
+    try:
+        quotes = quotes_of(spec)
+    except ClusterConfigError as error:
+        raise UserError(str(error)) from error
+    return Plan(
+        command=command, cluster=spec.name, actions=actions, is_paid=spec.provider.is_paid, quotes=quotes, notes=notes
+    )
