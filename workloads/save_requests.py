@@ -51,7 +51,9 @@ class SaveRequests:
         """
         with self._lock:
             waiting = list(self._open)
-            self._passed = step  # of a request that comes from now on, no rank may take this step for the one to save at
+            self._passed = (
+                step  # of a request that comes from now on, no rank may take this step for the one to save at
+            )
             if not waiting:
                 return step == self._agreed_at
         with self._asking():
