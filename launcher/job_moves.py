@@ -115,9 +115,17 @@ class JobMoves:
             return
         deadline = None if notice.within_s is None else local_time(notice.within_s)
         self._record.event("notice", host=host, notice=notice.kind, word=notice.word, deadline=deadline)
-        self._record.note(f"host {host}: {notice}; {self._what_is_saved()}")
+        self._record.note(f"host {host}: {notice}; {self._cannot_save() or 'a checkpoint is saved now'}")
         if self._gang is not None and self._gang.joined.is_set():
             self._ask_for_save()
+
+    def look(self) -> None:
+        """Called now and then: of a job that never commits, tells what it could do if it did."""
+        if self._gang is None or not self._never_commits():
+            return
+        decision = self._decision(0)
+        if isinstance(decision, Move) and decision.grows:
+            self._say(Stay(what=f"does not grow back to {len(decision.hosts)} hosts", why=self._never_commits()))
 
     def go(self) -> list[str] | None:
         """Puts the move that was decided on record and takes its hosts; None: there is none.
@@ -144,11 +152,15 @@ class JobMoves:
         leaving = set(self._pool.with_units(self._pool.leaving))
         return [host for host in self._record.hosts if host in leaving]
 
-    def _what_is_saved(self) -> str:
+    def _cannot_save(self) -> str:
         spec = self._record.spec
         if spec.command is not None:
-            return "a command is asked for no checkpoint"
-        return "a gang has no checkpoint" if spec.workload == WORKLOAD else "a checkpoint is saved now"
+            return "a command has no checkpoint that could be asked for"
+        return "a gang has no checkpoint" if spec.workload == WORKLOAD else ""
+
+    def _never_commits(self) -> str:
+        at_the_end = "--checkpoint-every 0 saves at the end alone" if self._record.spec.checkpoint_every == 0 else ""
+        return self._cannot_save() or at_the_end
 
     async def _decide(self, step: int) -> None:
         """At a commit: decides, and reserves the hosts while they are asked whether they are there."""
@@ -156,9 +168,8 @@ class JobMoves:
             decision = self._decision(step) if step != self._clock.total else Stay()
             if isinstance(decision, Move):
                 await self._try(decision)
-            elif decision.what and decision.what not in self._said:
-                self._said.add(decision.what)
-                self._record.note(f"{decision.what}: {decision.why}")
+            elif decision.what:
+                self._say(decision)
         finally:
             self._deciding = False
 
@@ -189,9 +200,14 @@ class JobMoves:
         self._move = move
         self.due.set()
 
+    def _say(self, stay: Stay) -> None:
+        """Once for each attempt that was moved to, whatever the reason is later."""
+        if stay.what not in self._said:
+            self._said.add(stay.what)
+            self._record.note(f"{stay.what}: {stay.why}")
+
     def _ask_for_save(self) -> None:
-        spec = self._record.spec
-        if spec.command is None and spec.workload != WORKLOAD and self._gang is not None:
+        if self._gang is not None and not self._cannot_save():
             self._num_saves += 1
             self._saving = keep(self._tell_all(self._gang, self._num_saves, self._saving))
 

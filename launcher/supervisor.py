@@ -228,6 +228,9 @@ class Supervisor:
         while True:
             await asyncio.sleep(LOST_PERIOD_S)
             self.pool.look()
+            for job in self.jobs.values():
+                if job.moves is not None:
+                    job.moves.look()
             if self.pool.lost and await self.pool.look_for_lost():
                 self._start_next()
 

@@ -4,7 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -62,8 +62,9 @@ def metadata_server() -> Iterator[Cloud]:
             self.send_response(status)
             for name, value in {**(headers or {}), "Content-Length": str(len(text))}.items():
                 self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(text.encode())
+            with suppress(BrokenPipeError):  # who waited for a change is gone
+                self.end_headers()
+                self.wfile.write(text.encode())
 
         def do_GET(self) -> None:
             parts, host = urlsplit(self.path), self.headers["User-Agent"].rpartition("host=")[2]
