@@ -21,6 +21,7 @@ class HostNotices:
         self._found: dict[str, Notice | None] = {}
         self._number = 0
         self._changed = asyncio.Event()
+        self._ended = threading.Event()
         threading.Thread(target=self._start, args=(host, dict(environment)), name="notices", daemon=True).start()
 
     def current(self) -> Notice | None:
@@ -36,10 +37,14 @@ class HostNotices:
                 await asyncio.wait_for(self._changed.wait(), wait_s)
         return self._number, self.current()
 
+    def close(self) -> None:
+        """Hears nothing more; called before the event loop is closed."""
+        self._ended.set()
+
     def _start(self, host: str, environment: Mapping[str, str]) -> None:
         server = find_server(environment, host)
         if server is not None:
-            server.follow(self._pass_on)
+            server.follow(self._pass_on, self._ended)
 
     def _pass_on(self, source: str, notice: Notice | None) -> None:
         self._loop.call_soon_threadsafe(self._hear, source, notice)

@@ -72,11 +72,12 @@ class HostPool:
         self._free_since = {host: self._free_since.get(host, now) for host in free}
 
     def free(self) -> dict[str, float]:
-        """Seconds for which hosts have been free, of units that are free as a whole; in the order of ranks."""
+        """Seconds for which hosts have been free, with all of their unit; in the order of ranks."""
         self.look()
         now = time.monotonic()
         units = [unit for unit in self.units if self._free_since.keys() >= set(unit)]
-        return {host: now - self._free_since[host] for unit in units for host in unit}
+        since = {host: max(self._free_since[other] for other in unit) for unit in units for host in unit}
+        return {host: now - at for host, at in since.items()}
 
     def others_could_start(self, job: str) -> bool:
         """Whether the first job of the queue could be given its hosts while this one holds its own."""

@@ -53,8 +53,11 @@ Hear = Callable[[str, Notice | None], None]
 class MetadataServer(Protocol):
     """One that was found."""
 
-    def follow(self, hear: Hear) -> None:
-        """Starts threads that call `hear(source, notice)` on every change of a source; None: it is taken back."""
+    def follow(self, hear: Hear, ended: threading.Event) -> None:
+        """Starts threads that call `hear(source, notice)` on every change of a source; None: it is taken back.
+
+        They go on until `ended`, and then for one more answer at most.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,30 +128,28 @@ class GoogleServer:
                 return cls(client)
         return None
 
-    def follow(self, hear: Hear) -> None:
+    def follow(self, hear: Hear, ended: threading.Event) -> None:
         for source, read in self.READERS.items():
-            threading.Thread(target=self._follow, args=(source, read, hear), name=source, daemon=True).start()
+            threading.Thread(target=self._follow, args=(source, read, hear, ended), name=source, daemon=True).start()
 
-    def _follow(self, source: str, read: Callable[[str], Notice | None], hear: Hear) -> None:
+    def _follow(self, source: str, read: Callable[[str], Notice | None], hear: Hear, ended: threading.Event) -> None:
         etag = "0"  # of no value: the first answer comes at once
-        while True:
+        while not ended.is_set():
             path = (
                 f"/computeMetadata/v1/instance/{source}?wait_for_change=true&timeout_sec={WAIT_S:.0f}&last_etag={etag}"
             )
             try:
                 answer = self._client.ask("GET", path, self.HEADERS, WAIT_S + ANSWER_TIMEOUT_S)
             except (OSError, http.client.HTTPException):
-                time.sleep(RETRY_S)
+                ended.wait(RETRY_S)
                 continue
             if answer.status == http.HTTPStatus.NOT_FOUND:
                 return  # as on GKE, which hides some
-            if answer.status != http.HTTPStatus.OK:  # it says 503 when it is itself moved
-                time.sleep(RETRY_S)
-                continue
-            etag = answer.headers.get("etag", "0")
-            hear(source, read(answer.text))
-            if etag == "0":
-                time.sleep(RETRY_S)  # it cannot wait for a change
+            if answer.status == http.HTTPStatus.OK and not ended.is_set():
+                hear(source, read(answer.text))
+                etag = answer.headers.get("etag", "0")
+            if answer.status != http.HTTPStatus.OK or etag == "0":  # it is itself moved, or cannot wait for a change
+                ended.wait(RETRY_S)
 
 
 class AmazonServer:
@@ -169,12 +170,12 @@ class AmazonServer:
                 return cls(client, token)
         return None
 
-    def follow(self, hear: Hear) -> None:
-        threading.Thread(target=self._follow, args=(hear,), name="instance-action", daemon=True).start()
+    def follow(self, hear: Hear, ended: threading.Event) -> None:
+        threading.Thread(target=self._follow, args=(hear, ended), name="instance-action", daemon=True).start()
 
-    def _follow(self, hear: Hear) -> None:
+    def _follow(self, hear: Hear, ended: threading.Event) -> None:
         last: Notice | None = None
-        while True:
+        while not ended.is_set():
             with contextlib.suppress(OSError, http.client.HTTPException):
                 answer = self._client.ask("GET", self.PATH, {"X-aws-ec2-metadata-token": self._token})
                 if answer.status == http.HTTPStatus.UNAUTHORIZED:
@@ -182,10 +183,10 @@ class AmazonServer:
                     continue
                 if answer.status in (http.HTTPStatus.OK, http.HTTPStatus.NOT_FOUND):
                     found = read_action(answer.text, time.time()) if answer.status == http.HTTPStatus.OK else None
-                    if (found is None) != (last is None):
+                    if (found is None) != (last is None) and not ended.is_set():
                         hear("instance-action", found)
                     last = found
-            time.sleep(AMAZON_PERIOD_S)
+            ended.wait(AMAZON_PERIOD_S)
 
 
 def _token(client: Client, timeout_s: float) -> str:

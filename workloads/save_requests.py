@@ -51,9 +51,8 @@ class SaveRequests:
         """
         with self._lock:
             waiting = list(self._open)
-            self._passed = (
-                step  # of a request that comes from now on, no rank may take this step for the one to save at
-            )
+            # Before the others' words have come: of what is asked for meanwhile, none may take this step for the one.
+            self._passed = step
             if not waiting:
                 return step == self._agreed_at
         with self._asking():

@@ -143,10 +143,10 @@ def test_a_notice_saves_and_shrinks_and_the_job_grows_back(paced: Paced, cloud: 
     assert notes == [f"stays on {NAME}-1, {NAME}-2 until that is lost: it needs 1 host(s), 0 would be left"]
     saved = max(step for step in paced.steps(job, "checkpoint") if step % EVERY)
     assert saved > grown["step"], "it was saved because of the notice"
-    os.kill(cli.job(job)["ranks"][1]["pid"], signal.SIGTERM)  # as a machine does that shuts down
+    os.kill(cli.job(job)["ranks"][1]["pid"], signal.SIGKILL)  # as a shutdown does at last
     (lost,) = cli.wait_for(lambda: cli.events(job, "attempt-failed"))
     assert lost["cause"] == "preempted" and f"rank 1 on host {NAME}-2 was lost" in lost["message"]
-    assert "preemption: TRUE" in lost["message"] and "SIGTERM" in lost["message"]
+    assert "preemption: TRUE" in lost["message"] and "SIGKILL" in lost["message"]
     for host in (f"{NAME}-1", f"{NAME}-2"):
         cloud.set(host, "preempted", None)
 

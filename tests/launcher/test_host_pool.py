@@ -119,6 +119,8 @@ def test_hosts_are_free_since_they_were_first_seen_so_and_by_whole_slices(monkey
     pool.suspects = {"c0": "a vote of copies"}
     pool.lost = {"b1"}
     assert pool.free() == {}, "one slice is held, of the others a host is lost or suspect"
+    now[0], pool.lost = 101.0, {"b0"}
+    pool.look()
     now[0], pool.lost = 103.0, set()
     pool.look()
     now[0] = 110.0

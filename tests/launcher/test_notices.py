@@ -46,6 +46,7 @@ def follow(host: str, environment: dict[str, str], steps: Callable[[HostNotices]
             if not heard or heard[-1] != notice:
                 heard.append(notice)
         await doing
+        notices.close()
         return heard
 
     return asyncio.run(run())
