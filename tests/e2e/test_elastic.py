@@ -15,8 +15,8 @@ from tests.metadata_server import Cloud, metadata_server
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 NAME = "elastic"
-EVERY = 100
-STEPS = 1500
+EVERY = 200
+STEPS = 2000
 # Ridge regression on real collectives, whose bits do not depend on the number of hosts; as slow as a file says.
 PACED = """
     import dataclasses
