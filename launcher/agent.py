@@ -26,9 +26,11 @@ from launcher.environment import command_environment, flags_that_matter, rank_en
 from launcher.host_attempt import HostAttempt
 from launcher.host_copies import HostCopies
 from launcher.host_environments import HostEnvironments
+from launcher.host_notices import HostNotices
 from launcher.host_sockets import HostSockets, look_at_sockets
 from launcher.host_templates import HostTemplates
 from launcher.job_environment import JobEnvironment
+from launcher.notices import Notice
 from launcher.outputs import read_piece
 from launcher.process_watch import end_with_raylet
 from launcher.rank.black_box import read_black_box
@@ -85,6 +87,7 @@ class Agent:
         for name in ("home", "tmp", "work", "code", "files", "folders", "ranks", "attempts"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         end_with_raylet(owns_ray, self._kill_ranks)
+        self.notices = HostNotices(host, os.environ | cluster_env)
 
     # -- what is on this host
 
@@ -127,6 +130,10 @@ class Agent:
     async def clock(self) -> float:
         """Seconds since the epoch, by this host's clock."""
         return time.time()
+
+    async def notice(self, known: int, wait_s: float) -> tuple[int, Notice | None]:
+        """The notice that this host is to go, see `HostNotices.wait`."""
+        return await self.notices.wait(known, wait_s)
 
     async def write_storage(self, storage: str, name: str, text: str) -> None:
         """Writes a small file under `storage`, to be read on another host."""

@@ -2,11 +2,13 @@
 
 import dataclasses
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from launcher.job import RankEnd
 from launcher.recovery import Cause
 
+# With these an operating system ends processes when its machine is shut down.
+SHUTDOWN = (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
 CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 
 
@@ -30,7 +32,7 @@ class FirstCause:
         return f"{self.sentence}\n\n{self.details}" if self.details else self.sentence
 
 
-def first_cause(ends: Sequence[RankEnd]) -> FirstCause:
+def first_cause(ends: Sequence[RankEnd], leaving: Mapping[str, str] | None = None) -> FirstCause:
     """The cause of a failed attempt.
 
     What ranks say of each other (different programs, diverged copies) comes first: it explains the rest. Then a lost
@@ -40,7 +42,9 @@ def first_cause(ends: Sequence[RankEnd]) -> FirstCause:
 
     Args:
         ends: every rank that ended badly, at least one.
+        leaving: `{host: notice}`: hosts that were to be lost; a rank that was killed there was lost with its host.
     """
+    ends = [_as_lost(end, (leaving or {}).get(end.host, "")) for end in ends]
     first = min(ends, key=lambda end: (_severity(end), end.order))
     same = [end for end in ends if _kind(end) == _kind(first)]
     where = _places(same)
@@ -70,6 +74,17 @@ def first_cause(ends: Sequence[RankEnd]) -> FirstCause:
     return FirstCause(
         sentence=f"{where} ended with exit code {first.exit_code}{during}, without a Python exception{words}"
     )
+
+
+def _as_lost(end: RankEnd, notice: str) -> RankEnd:
+    if not notice:
+        return end
+    if end.lost is not None:
+        return dataclasses.replace(end, lost=f"{end.lost}; {notice}")
+    if end.signal in SHUTDOWN and not end.out_of_memory:
+        killed = f"its process was killed by signal {_signal_name(end.signal)}"
+        return dataclasses.replace(end, lost=f"{killed}; {notice}", signal=None)
+    return end
 
 
 def _severity(end: RankEnd) -> int:

@@ -7,6 +7,8 @@ from typing import Any
 
 from ray.exceptions import RayError
 
+from launcher.notices import Notice
+
 PING_TIMEOUT_S = 3.0
 PING_PERIOD_S = 0.1
 
@@ -20,6 +22,8 @@ class HostPool:
         held: `{host: job that holds it}`.
         lost: hosts whose agents did not answer when last asked.
         suspects: `{host: why}`: hosts that a vote of copies, or a replay, has named; they are given out last.
+        leaving: `{host: notice}`: hosts that their cloud will end; no job is started on them.
+        waiting: hosts that the first job of the queue needs; 0: none is queued.
     """
 
     def __init__(self, agents: Mapping[str, Any], units: Sequence[tuple[str, ...]] | None = None):
@@ -28,10 +32,13 @@ class HostPool:
         self.held: dict[str, str] = {}
         self.lost: set[str] = set()
         self.suspects: dict[str, str] = {}
+        self.leaving: dict[str, Notice] = {}
+        self.waiting = 0
+        self._free_since: dict[str, float] = {}
 
     def order(self) -> list[tuple[str, ...]]:
-        """Units that jobs may be given, best first; one that has lost a host is none."""
-        whole = [unit for unit in self.units if not self.lost.intersection(unit)]
+        """Units that jobs may be given, best first; one that has lost a host, or will lose one, is none."""
+        whole = [unit for unit in self.units if (self.lost | self.leaving.keys()).isdisjoint(unit)]
         return sorted(whole, key=lambda unit: not self.suspects.keys().isdisjoint(unit))
 
     def with_units(self, hosts: Iterable[str]) -> tuple[str, ...]:
@@ -51,6 +58,35 @@ class HostPool:
 
     def release(self, job: str) -> None:
         self.held = {host: holder for host, holder in self.held.items() if holder != job}
+
+    def set_leaving(self, host: str, notice: Notice | None) -> None:
+        """A host's cloud will end it; None: it will not."""
+        self.leaving.pop(host, None)
+        if notice is not None:
+            self.leaving[host] = notice
+
+    def look(self) -> None:
+        """Notes which hosts are free now; called every few seconds, so that `free` knows since when they are."""
+        now = time.monotonic()
+        free = {host for unit in self.order() for host in unit if host not in self.held and host not in self.suspects}
+        self._free_since = {host: self._free_since.get(host, now) for host in free}
+
+    def free(self) -> dict[str, float]:
+        """Seconds for which hosts have been free, with all of their unit; in the order of ranks."""
+        self.look()
+        now = time.monotonic()
+        units = [unit for unit in self.units if self._free_since.keys() >= set(unit)]
+        since = {host: max(self._free_since[other] for other in unit) for unit in units for host in unit}
+        return {host: now - at for host, at in since.items()}
+
+    def others_could_start(self, job: str) -> bool:
+        """Whether the first job of the queue could be given its hosts while this one holds its own."""
+        not_its_own = [host for unit in self.order() for host in unit if self.held.get(host) != job]
+        return 0 < self.waiting <= len(not_its_own)
+
+    async def all_answer(self, hosts: Iterable[str]) -> bool:
+        """Whether all of these are alive now."""
+        return all(await asyncio.gather(*(self._answers(host, 0.0) for host in hosts)))
 
     async def available(self, job: str, expected: Iterable[str], patience_s: float) -> list[str]:
         """Hosts that are alive, with all of their unit, and that no other job holds, in the order of ranks.

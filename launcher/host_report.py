@@ -41,7 +41,7 @@ async def answer(pool: HostPool, blobs: BlobStore, request: Message) -> Message:
 
 
 async def states(cluster: Cluster, pool: HostPool) -> list[Message]:
-    """Each host: name, address, standby, the job that holds it, why it is suspect."""
+    """Each host: name, address, standby, the job that holds it, why it is suspect, the notice that it is to go."""
     standbys = await asyncio.gather(*(_standby(pool, host.name) for host in cluster.hosts))
     return [
         {
@@ -50,6 +50,7 @@ async def states(cluster: Cluster, pool: HostPool) -> list[Message]:
             "standby": standby,
             "job": pool.held.get(host.name),
             "suspect": pool.suspects.get(host.name),
+            "notice": str(pool.leaving[host.name]) if host.name in pool.leaving else None,
         }
         for host, standby in zip(cluster.hosts, standbys, strict=True)
     ]

@@ -146,6 +146,13 @@ class JobRecord:
         self.message = str(cause)
         self.move(JobState.RECOVERING)
 
+    def move_attempt(self, hosts: Sequence[str], why: str) -> None:
+        """Puts on record that an attempt was ended at a commit for one on other hosts; it touches no budget."""
+        self._failed_at = time.monotonic()
+        self.event("moved", attempt=self.attempt, step=self.checkpoint_step, hosts=list(hosts), message=why)
+        self.note(why)
+        self.move(JobState.RECOVERING)
+
     # -- what is written
 
     def event(self, kind: str, **details: Any) -> None:

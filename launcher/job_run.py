@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,24 +15,22 @@ from cluster.slices import rank_variables
 from launcher.attempt import tasks_for
 from launcher.blobs import BlobStore, ship
 from launcher.certificates import Authority
-from launcher.command import NO_PARAMETERS
 from launcher.environments import make_environments
 from launcher.first_cause import FirstCause, first_cause
 from launcher.gang import Gang
 from launcher.host_pool import HostPool
 from launcher.interactive import WORKLOAD
 from launcher.job import JobState
+from launcher.job_moves import JobMoves
 from launcher.job_record import JobRecord
+from launcher.job_sizes import job_sizes
 from launcher.keeper import Claim
 from launcher.outputs import collect_outputs, write_summary
 from launcher.profiles import Profiles
 from launcher.rank_process import Message
 from launcher.recovery import Cause, OnDivergence, Policy, Retry, Stop, decide
 from launcher.replay import open_case, settle
-from workloads.errors import ConfigError
 from workloads.fence import write_fence
-from workloads.layout import Layout
-from workloads.registry import WORKLOADS, checked_config
 
 MAX_PORTS_LOST = 5
 # How long a job waits for hosts when too few are left.
@@ -54,6 +53,7 @@ class JobRun:
     Attributes:
         secrets: values of its command's secret variables, which are on no record.
         profiles: of its ranks.
+        moves: to other hosts; None: it has not been given any yet.
     """
 
     def __init__(self, record: JobRecord, cluster: Cluster, authority: Authority, keeper: Any | None = None):
@@ -62,7 +62,6 @@ class JobRun:
         self.spec = spec
         self.cluster = cluster
         self.devices_per_host = cluster.spec.devices_per_host
-        self.min_hosts = min(cluster.spec.min_hosts or cluster.spec.num_hosts, spec.num_hosts)
         self.policy = Policy(
             max_failures=spec.max_failures,
             max_preemptions=spec.max_preemptions,
@@ -75,9 +74,15 @@ class JobRun:
         self.gang: Gang | None = None
         self.profiles = Profiles(record)
         self._suspects: dict[str, str] = {}  # the cluster's, once the job runs
+        self.moves: JobMoves | None = None
         self.listener: Callable[[int, Message], None] = lambda rank, event: None  # hears what is recorded of the ranks
         self.cancelled = asyncio.Event()
         self.cancel_reason = ""
+
+    @functools.cached_property
+    def sizes(self) -> list[int]:
+        """Numbers of hosts that it may run on, the one that it wants first."""
+        return job_sizes(self.spec, self.cluster.spec)
 
     def cancel(self, reason: str) -> None:
         """Asks for the end; the state becomes CANCELLED when every process is gone."""
@@ -98,6 +103,7 @@ class JobRun:
             return
         files = [(file.sha256, file.name) for file in self.spec.files.values()]
         self._suspects = pool.suspects
+        self.moves = moves = JobMoves(self.record, pool, self.sizes)
         ports_lost = 0
         following: Sequence[str] | None = hosts
         if lost:
@@ -109,13 +115,15 @@ class JobRun:
             self.record.move(JobState.STARTING)
             try:
                 await ship(blobs, agents, self.spec.code_digest, files)
-                cause = await self._run_attempt(following, agents)
+                cause = await self._run_attempt(following, agents, moves)
             except RayError as error:
                 cause = FirstCause(sentence=f"a host was lost before the attempt began: {error}", cause=Cause.PREEMPTED)
             if self.record.state.ended:
                 return
             if cause is not None:
                 following = await self._recover(cause, pool)
+            elif moved := moves.go():
+                following = moved
             elif (ports_lost := ports_lost + 1) == MAX_PORTS_LOST:
                 message = f"rank 0 lost the race for its coordinator's port {MAX_PORTS_LOST} times in a row"
                 self.record.end(JobState.FAILED, message)
@@ -137,7 +145,8 @@ class JobRun:
                 policy=self.policy,
                 hosts=self.record.hosts,
                 available=available,
-                sizes=self._sizes(),
+                sizes=self.sizes,
+                leaving=pool.with_units(pool.leaving),
                 waited_s=time.monotonic() - failed_at,
             )
             if isinstance(decision, Retry):
@@ -181,6 +190,8 @@ class JobRun:
         if event["type"] == "replayed":
             event = {**event, **self._settle(event["digests"])}
         self.record.hear(rank, event)
+        if self.moves is not None:
+            self.moves.hear(rank, event)
         self.listener(rank, event)
 
     def _settle(self, digests: Mapping[str, str]) -> dict[str, Any]:
@@ -194,23 +205,6 @@ class JobRun:
 
     def _suspect(self, hosts: Sequence[str], why: str) -> None:
         self._suspects |= dict.fromkeys(hosts, f"job {self.spec.name}: {why.splitlines()[0]}")
-
-    def _sizes(self) -> list[int]:
-        """Numbers of hosts that the job may run on: whole slices that its parameters fit."""
-        whole = self.cluster.spec.hardware.hosts_per_slice
-        fewer = [n for n in range(self.min_hosts, self.spec.num_hosts) if n % whole == 0 and self._fits(n)]
-        return [self.spec.num_hosts, *fewer]
-
-    def _fits(self, num_hosts: int) -> bool:
-        if self.spec.workload not in WORKLOADS:
-            return True  # code of the user's, which alone knows
-        files = {param: file.name for param, file in self.spec.files.items() if param not in NO_PARAMETERS}
-        layout = Layout(num_hosts=num_hosts, devices_per_host=self.devices_per_host)
-        try:
-            checked_config(self.spec.workload, {**self.spec.settings, **files}, layout)
-        except ConfigError:
-            return False
-        return True
 
     def _missing_secrets(self) -> str:
         command = self.spec.command
@@ -227,8 +221,8 @@ class JobRun:
         known = {host.name: host for host in self.cluster.hosts}
         return rank_variables([known[host].place for host in hosts], [known[host].address for host in hosts])
 
-    async def _run_attempt(self, hosts: Sequence[str], agents: Sequence[Any]) -> FirstCause | None:
-        """One attempt; returns why it ended badly, or None if it did not, or if only the port was lost."""
+    async def _run_attempt(self, hosts: Sequence[str], agents: Sequence[Any], moves: JobMoves) -> FirstCause | None:
+        """One attempt; returns why it ended badly, or None: it did not, or the job moves, or only the port was lost."""
         self.record.attempt += 1
         storage = self.record.storage
         tasks = tasks_for(
@@ -247,19 +241,23 @@ class JobRun:
         gang = self.gang = Gang(hosts, agents, tasks, self.authority, self._hear)
         self.profiles.begin_attempt(attempt_id, agents)
         self.record.begin_attempt(attempt_id, hosts, gang.ranks)
+        moves.begin_attempt(gang)
         running = asyncio.ensure_future(self._make_and_run(gang))
         cancelled = asyncio.ensure_future(self.cancelled.wait())
-        joined = asyncio.ensure_future(self._when_joined(gang, agents))
+        moved = asyncio.ensure_future(moves.due.wait())
+        joined = asyncio.ensure_future(self._when_joined(gang, agents, moves))
         try:
-            await asyncio.wait([running, cancelled], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([running, cancelled, moved], return_when=asyncio.FIRST_COMPLETED)
         finally:
+            moves.end_attempt()
             if not running.done():
                 running.cancel()
             await asyncio.wait([running])
-            joined.cancel()
-            cancelled.cancel()
+            for waiting in (joined, cancelled, moved):
+                waiting.cancel()
         await self.profiles.settle()
-        cause = await self._conclude(gang, agents, attempt_id, None if running.cancelled() else running.result())
+        refused = None if running.cancelled() else running.result()
+        cause = await self._conclude(gang, agents, attempt_id, refused, moves)
         for agent in agents:  # not waited for: a host that is gone has nothing left to remove
             agent.forget.remote(attempt_id)
             agent.fill_standby.remote()
@@ -292,15 +290,16 @@ class JobRun:
             for agent in pool.agents.values():
                 agent.forget_steps.remote(self.record.storage)
 
-    async def _when_joined(self, gang: Gang, agents: Sequence[Any]) -> None:
+    async def _when_joined(self, gang: Gang, agents: Sequence[Any], moves: JobMoves) -> None:
         await gang.joined.wait()
         self.record.message = ""
         self.record.move(JobState.RUNNING)
+        moves.joined()
         for agent in agents:
             agent.fill_standby.remote()
 
     async def _conclude(
-        self, gang: Gang, agents: Sequence[Any], attempt_id: str, refused: FirstCause | None
+        self, gang: Gang, agents: Sequence[Any], attempt_id: str, refused: FirstCause | None, moves: JobMoves
     ) -> FirstCause | None:
         if self.spec.command is not None and not gang.succeeded:
             with contextlib.suppress(RayError):  # its host may be what failed
@@ -314,8 +313,8 @@ class JobRun:
             self.record.move(JobState.RECOVERING)
         elif gang.succeeded:
             await self._accept(gang, agents, attempt_id)
-        else:
-            return first_cause(gang.bad_ends)
+        elif gang.bad_ends or not moves.due.is_set():
+            return first_cause(gang.bad_ends, moves.leaving())
         return None
 
     async def _accept(self, gang: Gang, agents: Sequence[Any], attempt_id: str) -> None:

@@ -105,6 +105,7 @@ def decide(
     hosts: Sequence[str],
     available: Sequence[str],
     sizes: Collection[int],
+    leaving: Collection[str] = (),
     waited_s: float = 0.0,
 ) -> Retry | Wait | Stop:
     """What comes after the last of `ends`.
@@ -116,12 +117,13 @@ def decide(
         available: hosts that are alive and that no other job holds, in the order of ranks; the last attempt's among
             them.
         sizes: numbers of hosts that the job may run on, the largest being the number it wants.
+        leaving: hosts that will be lost soon, which are taken only if the job cannot run without them.
         waited_s: how long the job has waited for hosts since the last attempt.
     """
     refusal = _over_budget(ends, policy)
     if refusal:
         return Stop(why=refusal)
-    good = _trusted(ends, available, sizes)
+    good = _trusted(ends, _staying(available, leaving, sizes), sizes)
     old, trusted = set(hosts), set(good)
     missing = ", ".join(host for host in hosts if host not in trusted)
     size = max((size for size in sizes if size <= len(good)), default=0)
@@ -136,6 +138,11 @@ def decide(
         return Retry(hosts=chosen, why=f"with {size} of {max(sizes)} hosts, without {missing}")
     new = ", ".join(host for host in chosen if host not in old)
     return Retry(hosts=chosen, why=f"with {new} in place of {missing}" if new and missing else "")
+
+
+def _staying(available: Sequence[str], leaving: Collection[str], sizes: Collection[int]) -> Sequence[str]:
+    staying = [host for host in available if host not in leaving]
+    return staying if len(staying) >= min(sizes) else available
 
 
 def _trusted(ends: Sequence[AttemptEnd], available: Sequence[str], sizes: Collection[int]) -> list[str]:

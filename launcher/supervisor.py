@@ -27,6 +27,8 @@ from launcher.job_folder import JobFolder, all_jobs, jobs_folder
 from launcher.job_queue import Waiting, next_to_start
 from launcher.job_record import JobRecord
 from launcher.job_run import JobRun
+from launcher.notice_watch import follow_notices
+from launcher.notices import Notice
 from launcher.process_watch import end_with_raylet
 from launcher.protocol import Message
 from launcher.record_copy import news
@@ -66,6 +68,7 @@ class Supervisor:
         streams = {"watch": self._watch, "record": self._record}
         self._server = ClientServer(cluster.socket, self._answer, streams, {"gang": self._gang})
         self._serving = asyncio.get_running_loop().create_task(self._server.start())
+        follow_notices(self.pool, self._hear_notice)
         self._looking = asyncio.get_running_loop().create_task(self._look_for_lost_hosts())
         self._adopt_jobs()
 
@@ -224,25 +227,42 @@ class Supervisor:
         """A queued job may wait for a host that has joined again, and nothing else would tell."""
         while True:
             await asyncio.sleep(LOST_PERIOD_S)
+            self.pool.look()
+            for job in self.jobs.values():
+                if job.moves is not None:
+                    job.moves.look()
             if self.pool.lost and await self.pool.look_for_lost():
                 self._start_next()
+
+    def _hear_notice(self, host: str, notice: Notice | None) -> None:
+        for job in self.jobs.values():
+            if job.moves is not None:
+                job.moves.told(host, notice)
+        if notice is None:
+            self._start_next()
 
     def _waiting(self) -> list[Waiting]:
         return [Waiting(name, self.jobs[name].spec.num_hosts) for name in self.queue]
 
     def _holders(self, job: JobRun) -> dict[str, str]:
         """Who holds the hosts that a queued job waits for: `{host: job}`, '' for a host that is lost."""
-        return dict(self.pool.held) | dict.fromkeys(self.pool.lost, "") if job.spec.name in self.queue else {}
+        if job.spec.name not in self.queue:
+            return {}
+        leaving = dict.fromkeys(self.pool.leaving, "its cloud, which will end it")
+        return leaving | dict(self.pool.held) | dict.fromkeys(self.pool.lost, "")
 
     def _describe_holders(self, name: str) -> str:
         held = ", ".join(f"{host} by {job}" for host, job in self.pool.held.items()) or "none held"
         held += "".join(f", {host} is lost" for host in sorted(self.pool.lost))
+        held += "".join(f", {host}: {notice}" for host, notice in self.pool.leaving.items())
         ahead = [job for job in self.queue if job != name]
         return f"{held}" + (f"; queued before it: {', '.join(ahead)}" if ahead else "")
 
     def _start_next(self) -> None:
         while True:
-            decision = next_to_start(self._waiting(), self.pool.order(), self.pool.held)
+            queue = self._waiting()
+            self.pool.waiting = queue[0].num_hosts if queue else 0
+            decision = next_to_start(queue, self.pool.order(), self.pool.held)
             if decision is None:
                 return
             name, hosts = decision

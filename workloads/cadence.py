@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 from workloads.exchange import Exchange
+from workloads.save_requests import SaveRequests
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,6 +79,7 @@ class Cadence:
         budget: for None.
         also_at: a step at which it is due in any case; 0: none.
         asking: entered while ranks wait for rank 0's word: who waits must be seen to be ahead of whom it waits for.
+        requests: by which it can be asked for from outside, besides.
     """
 
     def __init__(
@@ -88,9 +90,11 @@ class Cadence:
         *,
         also_at: int = 0,
         asking: Callable[[], AbstractContextManager[None]] = nullcontext,
+        requests: SaveRequests | None = None,
     ):
         self._exchange = exchange
         self._asking = asking
+        self._requests = requests
         self._every = every
         self._also_at = also_at
         self._budget = budget
@@ -118,6 +122,16 @@ class Cadence:
             return chunk * math.ceil(max(step + 1, self._ask_at) / chunk)
         return step - step % self._every + self._every if self._every else total
 
+    def requested(self, step: int) -> bool:
+        """Whether it is due after `step` because it was asked for; `due` says so too.
+
+        For a workload that looks ahead by `next_step`: every rank must ask at the same steps on the way there.
+
+        Raises:
+            TimeoutError: naming the ranks that were not given the request.
+        """
+        return self._requests is not None and self._requests.due(step)
+
     def due(self, step: int, total: int) -> bool:
         """Whether to do it after `step` of `total`; every rank must ask at the same steps, and then do it.
 
@@ -126,6 +140,9 @@ class Cadence:
         """
         now = time.monotonic()
         if step >= total or step == self._also_at:
+            return True
+        if self.requested(step):
+            self._due_since_s = now
             return True
         if self._every is not None:
             return self._every > 0 and step % self._every == 0

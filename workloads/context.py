@@ -18,6 +18,7 @@ from workloads.agreement.program import Program
 from workloads.cadence import CHECKS, SAVES, Cadence
 from workloads.exchange import Exchange
 from workloads.integrity import ReplicaChecker, Verdict
+from workloads.save_requests import SaveRequests
 from workloads.storage.stores import Ask, HostStore, SharedStore, Store, Writer
 from workloads.user import UserFunction, load_function
 
@@ -243,7 +244,13 @@ class Context:
     @functools.cached_property
     def save_cadence(self) -> Cadence:
         """When a checkpoint is worth its cost."""
-        return Cadence(self.exchange.apart("save cadence"), self.checkpoint_every, SAVES, asking=self._asking)
+        exchange = self.exchange.apart("save cadence")
+        return Cadence(exchange, self.checkpoint_every, SAVES, asking=self._asking, requests=self.save_requests)
+
+    @functools.cached_property
+    def save_requests(self) -> SaveRequests:
+        """By which a checkpoint can be asked for from outside, besides those that are due."""
+        return SaveRequests(self.exchange.apart("save requests"), self._asking)
 
     def _asking(self) -> contextlib.AbstractContextManager[None]:
         return self.phase("agree")
@@ -263,6 +270,7 @@ class Context:
     def save_due(self, step: int, total: int) -> bool:
         """Whether to save a checkpoint now, as `checkpoint_every` says; the same on all ranks, which must all ask.
 
+        It is also due where one was asked for from outside, because a host is to go, whatever `checkpoint_every` says.
         By cost it is once a minute, or as seldom as it takes for saving, from here until the step is committed, to need
         at most 5 % of the run time. Ask where a dispatch ends anyway: that a save is due must not change what is
         computed.

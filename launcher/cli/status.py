@@ -84,6 +84,8 @@ def _print_cluster(cluster: dict[str, Any]) -> None:
     for host in cluster["hosts"]:
         if host["suspect"]:
             click.echo(f"! {host['name']} is suspect: {host['suspect']}")
+        if host.get("notice"):
+            click.echo(f"! {host['name']}: {host['notice']}; no job is started on it")
     alive = [job for job in cluster["jobs"] if job["state"] in ("QUEUED", "STARTING", "RUNNING", "RECOVERING")]
     for job in alive:
         click.echo(f"  job {job['name']} {job['state']} {_steps(job)}")

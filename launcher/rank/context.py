@@ -56,5 +56,6 @@ def make_context(
         user_folder=Path(assignment.get("user_folder") or ""),
     )
     injector.launches = context.launches
+    control.give_saves_to(context.save_requests.ask)
     tell_launches(context.launches, Path(assignment["black_box"]), progress)
     return context

@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from launcher.rank.exit_codes import EXIT_LEASE_LOST
@@ -41,6 +42,9 @@ class Control:
         self._numbers = itertools.count()
         self._asked: dict[int, queue.SimpleQueue[Message]] = {}
         self._profile: Message | None = None
+        self._save_lock = threading.Lock()
+        self._saves: list[int] = []  # asked for when nobody took them yet
+        self._take_save: Callable[[int], None] | None = None
         threading.Thread(target=self._receive, name="lease", daemon=True).start()
 
     def send(self, message: Message) -> None:
@@ -81,6 +85,24 @@ class Control:
         asked, self._profile = self._profile, None
         return asked
 
+    def give_saves_to(self, take: Callable[[int], None]) -> None:
+        """From now on, and for what has come before, `take` is given the number of each checkpoint that is asked for.
+
+        It is called in the thread that holds the lease, and must return at once.
+        """
+        with self._save_lock:  # while it is held, so that none overtakes another
+            self._take_save = take
+            for number in self._saves:
+                take(number)
+            self._saves.clear()
+
+    def _hear_save(self, number: int) -> None:
+        with self._save_lock:
+            if self._take_save is None:
+                self._saves.append(number)
+            else:
+                self._take_save(number)
+
     def _receive(self) -> None:
         buffer = b""
         while True:
@@ -100,6 +122,8 @@ class Control:
                         asked.put(message["answer"])
                 elif message["type"] == "profile":
                     self._profile = message
+                elif message["type"] == "save":
+                    self._hear_save(message["number"])
                 elif message["type"] != "lease":
                     self._received.put(message)
 

@@ -102,3 +102,30 @@ def test_the_cause_says_what_comes_next() -> None:
     found = first_cause([RankEnd(rank=0, host="a", error=diverged, phase="replica check")])
     assert (found.cause, found.suspects) == (Cause.DIVERGED, ("b",))
     assert found.sentence.splitlines()[0].endswith("during 'replica check': replicas differ")
+
+
+def test_a_rank_that_was_killed_on_a_host_that_was_to_go_is_lost_with_it() -> None:
+    notice = {"b": "its cloud will end it (preemption: TRUE)"}
+    found = first_cause([SURVIVOR, dataclasses.replace(KILLED, signal=signal.SIGTERM)], notice)
+    assert found.cause is Cause.PREEMPTED
+    assert found.sentence == (
+        "rank 1 on host b was lost during 'step 120 of 400': its process was killed by signal 15 (SIGTERM); "
+        "its cloud will end it (preemption: TRUE)"
+    )
+    lost = first_cause([dataclasses.replace(LOST, host="b")], notice)
+    assert lost.cause is Cause.PREEMPTED and lost.sentence.endswith(
+        "(ActorDiedError); its cloud will end it (preemption: TRUE)"
+    )
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        KILLED,  # on another host
+        dataclasses.replace(KILLED, host="a", out_of_memory=True),
+        dataclasses.replace(KILLED, host="a", signal=signal.SIGSEGV),
+        RAISED,
+    ],
+)
+def test_what_else_happens_there_is_a_failure_all_the_same(end: RankEnd) -> None:
+    assert first_cause([end], {"a": "its cloud will end it"}).cause is Cause.FAILURE

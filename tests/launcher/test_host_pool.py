@@ -6,6 +6,7 @@ import pytest
 from ray.exceptions import RayError
 
 from launcher.host_pool import HostPool
+from launcher.notices import Notice
 from launcher.recovery import AttemptEnd, Cause, Policy, Retry, decide
 
 
@@ -96,3 +97,49 @@ def test_recovery_goes_on_with_whole_slices(
     ends = [AttemptEnd(cause=Cause.DIVERGED, suspects=pool.with_units(suspects))]
     decision = decide(ends, policy=Policy(), hosts=["a0", "a1", "b0", "b1"], available=available, sizes=sizes)
     assert isinstance(decision, Retry) and decision.hosts == hosts
+
+
+NOTICE = Notice(kind="maintenance", word="TERMINATE")
+
+
+def test_a_host_that_is_to_go_is_given_to_no_job_nor_is_its_slice() -> None:
+    pool = pool_of_slices()
+    pool.set_leaving("a1", NOTICE)
+    assert pool.order() == SLICES[1:] and pool.with_units(pool.leaving) == SLICES[0]
+    assert set(pool.free()) == {"b0", "b1", "c0", "c1"}
+    pool.set_leaving("a1", None)
+    assert pool.order() == SLICES
+
+
+def test_hosts_are_free_since_they_were_first_seen_so_and_by_whole_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("launcher.host_pool.time.monotonic", lambda: now[0])
+    pool = pool_of_slices()
+    pool.take("job", ["a0", "a1"])
+    pool.suspects = {"c0": "a vote of copies"}
+    pool.lost = {"b1"}
+    assert pool.free() == {}, "one slice is held, of the others a host is lost or suspect"
+    now[0], pool.lost = 101.0, {"b0"}
+    pool.look()
+    now[0], pool.lost = 103.0, set()
+    pool.look()
+    now[0] = 110.0
+    assert pool.free() == {"b0": 7.0, "b1": 7.0}
+    pool.take("other", ["b0", "b1"])
+    pool.look()
+    pool.release("other")
+    assert pool.free() == {"b0": 0.0, "b1": 0.0}
+
+
+@pytest.mark.parametrize(("waiting", "could"), [(0, False), (2, True), (4, True), (6, False)])
+def test_whether_a_queued_job_could_start_before_this_one_ends(waiting: int, could: bool) -> None:
+    pool = pool_of_slices()
+    pool.take("job", ["a0", "a1"])
+    pool.take("other", ["b0", "b1"])  # which may end first
+    pool.waiting = waiting
+    assert pool.others_could_start("job") is could
+
+
+def test_hosts_answer_or_do_not() -> None:
+    pool = pool_of_slices("a1")
+    assert asyncio.run(pool.all_answer(["b0", "b1"])) and not asyncio.run(pool.all_answer(["a1", "b0"]))

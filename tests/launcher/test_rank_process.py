@@ -290,6 +290,35 @@ def test_a_rank_that_leads_no_group_ends_itself_alone(host: Host, leased: Callab
     assert process.wait(TIMEOUT_S) == EXIT_LEASE_LOST
 
 
+SAVES = """
+import sys, time
+from launcher.rank.control import Control
+control, taken = Control(int(sys.argv[1]), 60.0), []
+assert control.receive()["type"] == "go", "a request is no message for those who wait for one"
+control.give_saves_to(lambda number: (taken.append(number), control.send({"taken": taken})))
+time.sleep(60)
+"""
+
+
+def test_checkpoints_that_are_asked_for_before_anybody_takes_them_are_kept_in_order() -> None:
+    ours, theirs = socket.socketpair()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with theirs, ours.makefile() as said:
+        process = subprocess.Popen(
+            [sys.executable, "-c", SAVES, str(theirs.fileno())], env=environment, pass_fds=(theirs.fileno(),)
+        )
+        try:
+            ours.settimeout(TIMEOUT_S)
+            ours.sendall(b'{"type": "save", "number": 1}\n{"type": "save", "number": 2}\n{"type": "go"}\n')
+            assert [json.loads(said.readline())["taken"] for _ in range(2)] == [[1], [1, 2]]
+            ours.sendall(b'{"type": "save", "number": 3}\n')
+            assert json.loads(said.readline())["taken"] == [1, 2, 3]
+        finally:
+            process.kill()
+            process.wait()
+            ours.close()
+
+
 AGENT = """
 import asyncio, json, os, sys
 from pathlib import Path

@@ -116,3 +116,11 @@ def test_a_host_that_came_back_is_used_again() -> None:
 def test_only_sizes_that_the_job_fits_on_are_used() -> None:
     found = decide([lost()], policy=Policy(), hosts=("a", "b", "c", "d"), available=("a", "b", "c"), sizes=(2, 4))
     assert found == Retry(hosts=("a", "b"), why="with 2 of 4 hosts, without d")
+
+
+def test_a_host_that_is_to_go_is_left_out_where_the_job_can_run_without() -> None:
+    asked = {"policy": Policy(), "hosts": HOSTS, "sizes": (1, 2), "leaving": ("b",)}
+    assert decide([failed()], available=("a", "b", "c"), **asked) == Retry(hosts=("a", "c"), why="with c in place of b")
+    assert decide([failed()], available=HOSTS, **asked) == Retry(hosts=("a",), why="with 1 of 2 hosts, without b")
+    needs_both = {**asked, "sizes": (2,)}
+    assert decide([failed()], available=HOSTS, **needs_both) == Retry(hosts=HOSTS), "it may be gone only in an hour"

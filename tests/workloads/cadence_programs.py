@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import threading
 import time
 from typing import Any
 
@@ -40,3 +41,46 @@ def saved_at_every_chance(context: Context, workload: str, settings: dict[str, s
     slow = dataclasses.replace(context, on_step=drag)
     vars(slow)["save_cadence"] = Cadence(context.exchange.apart("often"), None, Budget(share=1000.0, first_s=0.0))
     return [run(calm, workload, settings), run(slow, workload, settings)]
+
+
+def saved_when_asked(context: Context, workload: str, settings: dict[str, str]) -> list[dict[str, Any]]:
+    """The workload unbroken, then asked to save from a thread, by each rank at another of its steps."""
+    calm = dataclasses.replace(
+        context, checkpoint_every=0, storage=f"{context.storage}-calm", exchange=context.exchange.apart("calm")
+    )
+    asked: list[int] = []
+
+    def drag(step: int, state: Any) -> Any:
+        time.sleep(0.02 * (1 + context.rank))
+        if step >= 4 + 2 * context.rank and not asked:
+            asked.append(step)
+            threading.Thread(target=lambda: (time.sleep(0.01), busy.save_requests.ask(1))).start()
+        return state
+
+    busy = dataclasses.replace(context, checkpoint_every=0, on_step=drag, exchange=context.exchange.apart("busy"))
+    return [run(calm, workload, settings), run(busy, workload, settings)]
+
+
+def due_when_asked(context: Context, every: int | None, num_requests: int) -> dict[str, Any]:
+    """Steps at which a save was due, asked for at moments of each rank's own; rank 1 hears some of them twice."""
+    requests = context.save_requests
+    cadence = Cadence(context.exchange, every, Budget(share=0.05, first_s=60.0), requests=requests)
+
+    def ask() -> None:
+        for number in range(1, num_requests + 1):
+            time.sleep(0.02 * (1 + 2 * context.rank))
+            for _ in range(1 + context.rank):
+                requests.ask(number)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    due, step, after = [], 0, 0
+    while after < 3:  # steps that all have made since nothing can come any more
+        step += 1
+        time.sleep(0.002 * (1 + context.rank))
+        if cadence.due(step, 10_000):
+            due.append(step)
+            cadence.done()
+        if step % 20 == 0 and all(context.exchange.all_gather("asked", not thread.is_alive())):
+            after += 1
+    return {"due": due, "steps": step}

@@ -12,6 +12,7 @@ from tests.workloads.test_resume import SHORT
 from workloads.cadence import CHECKS, SAVES, Budget, Cadence, Costs, decide
 from workloads.context import Context
 from workloads.exchange import Exchange
+from workloads.save_requests import SaveRequests
 
 PROGRAMS = "tests.workloads.cadence_programs"
 
@@ -134,3 +135,40 @@ def test_who_waits_to_agree_is_seen_to_be_ahead(tmp_path: Path) -> None:
         context.save_due(step, 100)
     agreed = len(told) // 2
     assert 2 <= agreed < 16 and told == ["agree", "run"] * agreed  # as seldom as can be
+
+
+@pytest.mark.parametrize("every", [None, 0, 7])
+def test_a_save_that_is_asked_for_is_due_once_at_the_next_step_whatever_the_cadence(every: int | None) -> None:
+    requests = SaveRequests(Exchange(0, 1))
+    cadence = Cadence(Exchange(0, 1), every, SAVES, requests=requests)
+    assert not any(cadence.due(step, 100) for step in (1, 2, 3))
+    requests.ask(1)
+    requests.ask(1)  # as one that was told twice, because the first answer was lost
+    time.sleep(0.05)  # the thread's
+    assert cadence.requested(4) and cadence.due(4, 100)
+    cadence.done()
+    assert not cadence.due(5, 100)
+    requests.ask(2)
+    time.sleep(0.05)
+    assert cadence.due(6, 100)
+
+
+def test_two_ranks_save_at_one_step_when_asked_at_different_ones() -> None:
+    first, second = run_ranks(f"{PROGRAMS}:due_when_asked", num_hosts=2, devices_per_host=1, every=0, num_requests=5)
+    assert first == second
+    assert 1 <= len(first["due"]) <= 5, "requests that overlap may be met by one save"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workload", ["independent-chains", "sharded-mcmc", "transformer"])
+def test_a_checkpoint_that_is_asked_for_changes_no_bit(workload: str, tmp_path: Path) -> None:
+    _, settings = SHORT[workload]
+    per_dispatch = "steps_per_dispatch" if workload == "transformer" else "draws_per_dispatch"
+    ranks = run_ranks(
+        f"{PROGRAMS}:saved_when_asked", num_hosts=2, devices_per_host=2, seed=2, folder=tmp_path,
+        workload=workload, settings=settings | {per_dispatch: "2"},
+    )  # fmt: skip
+    assert len({outcome["digest"] for outcomes in ranks for outcome in outcomes}) == 1
+    events = json.loads((tmp_path / "value-0.json").read_text())["events"]
+    early = [event["step"] for event in events if event["type"] == "checkpoint" and event["step"] < 22]
+    assert len(early) == 1 and 4 <= early[0] <= 20

@@ -96,8 +96,9 @@ class Job:
         while start < total:
             cadences = (context.check_cadence, context.save_cadence)
             stop = min(cadence.next_step(start, total, chunk=chunk) for cadence in cadences)
-            advance_blocks(self.runs, start, stop, chunk=chunk, on_progress=self._report)
-            start = stop
+            start = advance_blocks(
+                self.runs, start, stop, chunk=chunk, on_progress=self._report, ends_at=context.save_cadence.requested
+            )
             saves = start < total and context.save_due(start, total)
             if start < total and (saves or context.check_due(start, total)):
                 state, history = self.gather()

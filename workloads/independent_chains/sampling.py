@@ -34,9 +34,15 @@ class BlockRun:
 
 
 def advance_blocks(
-    runs: Sequence[BlockRun], start: int, stop: int, *, chunk: int, on_progress: Callable[[int], None]
-) -> None:
-    """Takes every block from transition `start` to `stop`.
+    runs: Sequence[BlockRun],
+    start: int,
+    stop: int,
+    *,
+    chunk: int,
+    on_progress: Callable[[int], None],
+    ends_at: Callable[[int], bool] = lambda step: False,
+) -> int:
+    """Takes every block from transition `start` to `stop`, or to where it is to end before.
 
     Dispatches are queued on the devices, and draws are copied to host memory in the same order. A device begins its
     next chunk when it has finished the last, wherever the others are.
@@ -47,9 +53,11 @@ def advance_blocks(
         stop: transitions to reach.
         chunk: transitions in one dispatch.
         on_progress: called with the number of transitions that all local chains have made, after each chunk.
+        ends_at: asked between two chunks, with the number of transitions up to there, whether to go no further.
+
+    Returns:
+        Transitions done.
     """
-    if not runs:
-        on_progress(stop)
     ahead: collections.deque[tuple[BlockRun, int, int, Trace]] = collections.deque()
 
     def record_oldest() -> None:
@@ -58,7 +66,11 @@ def advance_blocks(
         if run is runs[-1]:
             on_progress(last)
 
+    reached = stop
     for first in range(start, stop, chunk):
+        if first > start and ends_at(first):
+            reached = first
+            break
         last = min(first + chunk, stop)
         for run in runs:
             run.state, trace = run.program.advance(run.state, run.chains, first, last)
@@ -67,3 +79,6 @@ def advance_blocks(
                 record_oldest()
     while ahead:
         record_oldest()
+    if not runs:
+        on_progress(reached)
+    return reached
