@@ -157,6 +157,7 @@ def test_a_notice_saves_and_shrinks_and_the_job_grows_back(paced: Paced, cloud: 
     assert end["result"]["result_digest"] == cli.job("elastic-calm")["result"]["result_digest"]
 
 
+@pytest.mark.long
 def test_a_job_that_has_lost_a_host_grows_when_another_is_free(paced: Paced) -> None:
     """Last: the host does not come back."""
     cli, job = paced.cli, "grows"
