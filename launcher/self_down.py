@@ -68,6 +68,8 @@ class SelfDown:
 
     async def _save_and_cancel(self, job: JobRun, cancel: Cancel, until: float) -> None:
         before = job.record.checkpoint_step
+        if job.moves is not None:
+            job.moves.ask_for_save()
         while not job.record.state.ended and job.record.checkpoint_step == before and time.monotonic() < until:
             await asyncio.sleep(COMMIT_PERIOD_S)
         await self._cancel(job, cancel)
