@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from cluster.errors import ClusterError
-from cluster.record import Cluster, cluster_names, home, write_json
+from cluster.record import Cluster, cluster_folder, cluster_names, home, write_json
+
+PREPARED = "farewell.json"  # in the cluster's folder
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,15 @@ class Farewell:
     def from_json(cls, value: Mapping[str, Any]) -> "Farewell":
         return cls(**{**value, "left": tuple(value["left"])})
 
+    def prepare(self) -> None:
+        """Keeps it with what the head has of the cluster, for `cluster.leave` to save when that is gone."""
+        write_json(cluster_folder(self.name) / PREPARED, self.to_json())
+
+    @classmethod
+    def prepared(cls, name: str) -> "Farewell | None":
+        """What `prepare` has kept here."""
+        return _read(cluster_folder(name) / PREPARED)
+
     def save(self) -> None:
         """Keeps it in this machine's state folder."""
         _folder().mkdir(exist_ok=True, mode=0o700)
@@ -59,10 +70,7 @@ class Farewell:
     @classmethod
     def load(cls, name: str) -> "Farewell | None":
         """What is kept here of the last cluster of that name, if it took itself down."""
-        try:
-            return cls.from_json(json.loads(_path(name).read_text()))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        return _read(_path(name))
 
     @classmethod
     def ask_head(cls, cluster: Cluster) -> "Farewell | None":
@@ -99,6 +107,13 @@ def known_names() -> list[str]:
     """Clusters that have left a trace in the state folder, also those that took themselves down."""
     gone = [path.stem for path in _folder().glob("*.json")] if _folder().is_dir() else []
     return sorted({*cluster_names(), *gone})
+
+
+def _read(path: Path) -> Farewell | None:
+    try:
+        return Farewell.from_json(json.loads(path.read_text()))
+    except FileNotFoundError:
+        return None
 
 
 def _folder() -> Path:

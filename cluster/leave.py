@@ -12,7 +12,7 @@ import time
 
 from cluster import machine
 from cluster.farewell import Farewell
-from cluster.processes import MARKER
+from cluster.processes import MARKER, end_processes, marked_processes
 from cluster.record import home
 
 PAUSE_S = 1.0  # for the answer of who has started it to arrive
@@ -47,9 +47,10 @@ def main(name: str, cluster_id: str) -> None:
     if os.fork():  # Ray ends the children of its workers
         os._exit(0)
     time.sleep(PAUSE_S)
+    farewell = Farewell.prepared(name)
     forced = machine.remove(name, cluster_id)
-    farewell = Farewell.load(name)
-    if forced and farewell is not None:  # on the head, where somebody will read it
+    end_processes(marked_processes(cluster_id))  # if somebody has removed the folder, nothing else knows of them
+    if farewell is not None:  # this is the head
         dataclasses.replace(farewell, left=(*farewell.left, *forced)).save()
 
 

@@ -101,7 +101,7 @@ class SelfDown:
             await self._again_and_again(self._delete_what_costs)
         left = await self._end_other_machines()
         with contextlib.suppress(OSError):  # a full disk must not keep the cluster up
-            dataclasses.replace(farewell, left=tuple(left)).save()
+            dataclasses.replace(farewell, left=tuple(left)).prepare()
         await self._again_and_again(self._leave)
 
     async def _again_and_again(self, act: Callable[[], str]) -> None:

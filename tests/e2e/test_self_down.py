@@ -22,8 +22,7 @@ def limited(cli: Cli, name: str, limits: str) -> dict[str, Any]:
 
 
 def wait_for_the_end(cli: Cli, record: dict[str, Any], within_s: float) -> None:
-    folder = Path(cli.home, "clusters", record["spec"]["name"])
-    cli.wait_for(lambda: not folder.exists() and not processes_of(record), within_s)
+    cli.wait_for(Path(cli.home, "ended", f"{record['spec']['name']}.json").exists, within_s)  # and nothing before it
     assert_nothing_left(record, cli.home)
 
 

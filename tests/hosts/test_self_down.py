@@ -15,7 +15,7 @@ def test_every_host_is_left_clean_and_the_client_learns_how_its_jobs_ended(empty
     cli.wait_for(lambda: not lab.processes() and not lab.folders(), 120)
     assert cli.job("unseen")["state"] != "SUCCEEDED", "the client has asked, so this test tells nothing"
     head = lab.hosts["h1"]
-    assert head.path(f"/root/.spmd-launch/hosts/{head.address}/ended/{lab.name}.json").exists()
+    cli.wait_for(head.path(f"/root/.spmd-launch/hosts/{head.address}/ended/{lab.name}.json").exists)
 
     words = "took itself down at "
     assert words in cli("submit", "psum-check", code=2)
