@@ -93,6 +93,9 @@ class LocalProvider:
     def delete(self, code: Code, *, purge: bool = False) -> list[str]:
         return machine.remove(self.spec.name)
 
+    def delete_from_head(self) -> None:
+        pass  # nothing of it is paid for
+
     def close(self) -> None:
         pass
 

@@ -79,6 +79,17 @@ class Provider(Protocol):
         """
         ...
 
+    def delete_from_head(self) -> None:
+        """Deletes all that costs money and can be billed, the head too; for a cluster that takes itself down.
+
+        Called on the head, with the head's own credentials, in a process that is not ended with the cluster; and again
+        until it returns. Where nothing is paid for it is never called.
+
+        Raises:
+            ClusterError: what could not be deleted, and what to do.
+        """
+        ...
+
     def close(self) -> None:
         """Ends connections that were opened on the way; the cluster stays as it is."""
         ...

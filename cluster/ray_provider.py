@@ -114,6 +114,9 @@ class RayProvider:
         shutil.rmtree(self.folder, ignore_errors=True)
         return lines
 
+    def delete_from_head(self) -> None:
+        pass  # nothing of it is paid for
+
     def close(self) -> None:
         pass
 

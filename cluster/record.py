@@ -8,7 +8,10 @@ $SPMD_LAUNCH_HOME (~/.spmd-launch)
         authority.key, .pem what signs the certificates of ranks, 0600; see launcher.certificates
         holder.log
         blobs/SHA256        code and input files, once per content
+        guard.json          since when it is up, and without a job; see launcher.cost_guard
         hosts/HOST/         what an emulated host calls its disk
+    ended/NAME.json         of a cluster that took itself down, see cluster.farewell
+    places.json             where clouds were ever used, see cluster.leftovers
     jobs/JOB/               stays, see launcher.job_folder
 """
 
@@ -172,8 +175,12 @@ class Cluster:
         """Why the head of a remote cluster cannot be reached; '' if it can, and where it is this machine."""
         if not self.is_remote:
             return ""
-        from cluster.tunnel import Tunnel  # here, because it imports this module
+        from cluster.farewell import Farewell  # here, because they import this module
+        from cluster.tunnel import Tunnel
 
+        farewell = Farewell.load(self.name)
+        if farewell is not None and farewell.cluster_id == self.cluster_id:
+            return f"it {farewell.sentence}"
         return Tunnel(self).open()
 
     def to_json(self) -> dict[str, Any]:

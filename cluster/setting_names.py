@@ -25,6 +25,13 @@ _KEY_ALIASES = {
     "env_vars": "env",
     "storage": "storage_path",
     "checkpoint_dir": "storage_path",
+    "autostop": "idle_down_after",
+    "autodown": "idle_down_after",
+    "idle_timeout": "idle_down_after",
+    "idle_timeout_minutes": "idle_down_after",
+    "lifetime": "max_lifetime",
+    "ttl": "max_lifetime",
+    "max_age": "max_lifetime",
 }
 
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from cluster.accelerators import CPU, Accelerator, check_counts, check_emulation
 from cluster.access import USER, Access, Target
+from cluster.durations import NEVER, check_limit
 from cluster.errors import ClusterConfigError, nearest
 from cluster.python_setting import check_python, image_of
 from cluster.ray_spec import EVERY_NODE, RayProviderSpec
@@ -16,6 +17,7 @@ from cluster.slices import is_our_variable
 MAX_HOSTS = 64
 MAX_DEVICES_PER_HOST = 64
 MAX_NAME_LENGTH = 40
+PAID_IDLE = "1h"  # `idle_down_after` where hosts cost money: what nobody has used for an hour was forgotten
 
 # What the checkpoint library can open besides a folder.
 STORAGE_SCHEMES = ("gs", "s3")
@@ -113,6 +115,9 @@ class ClusterSpec:
         storage_path: where checkpoints go: an absolute folder (`~` is expanded at use, on the host that uses it),
             `gs://` or `s3://`; "none": each host keeps them on its own disk, and the head has a copy of all; None: the
             head's state folder where all hosts share its disk, else as "none".
+        idle_down_after: how long the cluster may be without a job before it takes itself down, as `30m` or `1d12h`, or
+            "none"; None: PAID_IDLE where its hosts cost money, else never.
+        max_lifetime: how long after `up` it takes itself down, whatever runs; None: never, as "none".
 
     Raises:
         ClusterConfigError: naming the setting, what is allowed and what was found.
@@ -129,6 +134,8 @@ class ClusterSpec:
     env: Mapping[str, str] = dataclasses.field(default_factory=dict)
     python: str | None = None
     storage_path: str | None = None
+    idle_down_after: str | None = None
+    max_lifetime: str | None = None
 
     def __post_init__(self) -> None:
         _check_name(self.name)
@@ -153,6 +160,11 @@ class ClusterSpec:
             check_python(self.python, self.jax_hardware.kind, self.storage_path)
         if self.storage_path is not None:
             _check_storage_path(self.storage_path)
+        for key in ("idle_down_after", "max_lifetime"):
+            if (limit := getattr(self, key)) is not None:
+                if not self.provider.owns_ray:
+                    raise ClusterConfigError(key, f"is for hosts of ours; those of provider {self.provider.type} go on")
+                object.__setattr__(self, key, check_limit(key, limit))
 
     def is_met_by(self, found: "ClusterSpec") -> bool:
         """Whether a cluster with the spec `found` is what is asked for here."""
@@ -177,6 +189,17 @@ class ClusterSpec:
     def head_disk_is_private(self) -> bool:
         """Whether other hosts reach what lies in the head's state folder only through its keeper."""
         return self.storage_path == NO_STORAGE or not self.provider.shares_disk
+
+    @property
+    def idle_limit(self) -> str | None:
+        """After how long without a job it takes itself down; None: never."""
+        limit = self.idle_down_after or (PAID_IDLE if self.provider.is_paid else NEVER)
+        return None if limit == NEVER else limit
+
+    @property
+    def lifetime_limit(self) -> str | None:
+        """How long after `up` it takes itself down; None: never."""
+        return None if self.max_lifetime == NEVER else self.max_lifetime
 
     def to_json(self) -> dict[str, Any]:
         """A dict that JSON can hold, in the form of the cluster file."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.abandoned import end_abandoned_ranks
+from cluster.leave import leave
 from cluster.processes import MARKER
 from launcher.attempt import AGENT_RESTARTED, EnvironmentMade, HostFacts, HostNews, RankTask
 from launcher.blobs import store_file
@@ -178,6 +179,10 @@ class Agent:
     async def execute(self, words: list[str], timeout_s: float) -> Executed:
         """Runs a command on this host, beside whatever runs; ends it after `timeout_s`."""
         return await execute(words, self._command_environment(), self.folder / "work", timeout_s)
+
+    async def leave(self, cluster: str, cluster_id: str) -> None:
+        """Begins to end all that the cluster has on this machine, this process too."""
+        await asyncio.to_thread(leave, cluster, cluster_id)
 
     # -- environments of jobs
 

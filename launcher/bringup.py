@@ -7,6 +7,8 @@ import time
 from collections.abc import Sequence
 
 from cluster.errors import ClusterError
+from cluster.farewell import Farewell, forget
+from cluster.leftovers import InPlace, Place, remember
 from cluster.place_code import Code
 from cluster.provider import Provider, Say, provider_for
 from cluster.ray_spec import RayProviderSpec
@@ -23,6 +25,7 @@ from launcher.record_copy import refresh
 from launcher.sending import packed
 from launcher.starter import Starter
 from launcher.version_skew import digest_launcher, require_same_launcher
+from launcher.went_down import last_words, went_down
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,11 +63,13 @@ def up(spec: ClusterSpec, say: Say) -> BringUp:
             existing = _existing(provider, spec)
             if existing is not None:
                 require_same_launcher(existing, files)
+                forget(spec.name)
                 return BringUp(existing, (), (), time.monotonic() - start)
             require_free_name(spec)
             cluster, facts, differences = _bring_up(provider, spec, files, say)
         except ClusterError as error:
             raise FailureError(str(error)) from error
+    forget(spec.name)
     return BringUp(cluster, facts, differences, time.monotonic() - start)
 
 
@@ -85,6 +90,9 @@ def down(name: str, *, force: bool, say: Say, purge: bool = False) -> list[str]:
         FailureError: its head, or another host, cannot be reached, and `force` is not set.
         ClusterError: another version has brought it up, so that it cannot be asked for jobs, and `force` is not set.
     """
+    if name not in cluster_names() and (farewell := Farewell.load(name)):
+        forget(name)
+        return [str(farewell)]
     require_known(name)
     try:
         cluster = Cluster.load(name)
@@ -103,6 +111,7 @@ def down(name: str, *, force: bool, say: Say, purge: bool = False) -> list[str]:
             what = f"cluster {name!r} is not down everywhere; again when all can be reached, or --force:"
             raise FailureError("\n".join([what, *left]))
         shutil.rmtree(cluster_folder(name))
+    forget(name)
     if isinstance(spec.provider, RayProviderSpec):
         say(f"detached; the Ray at {spec.provider.address} is left as it was")
     return left
@@ -128,6 +137,8 @@ def _drain(cluster: Cluster, force: bool, say: Say) -> None:
     if not force:
         _require_way(cluster)
     if not cluster.alive():
+        if farewell := went_down(cluster):
+            say(str(farewell))
         return
     try:
         with Connection(cluster.socket) as connection:
@@ -135,13 +146,16 @@ def _drain(cluster: Cluster, force: bool, say: Say) -> None:
                 say(f"cancelled job {job}")
         refresh(cluster)
     except FailureError as error:
+        if farewell := went_down(cluster):
+            say(str(farewell))
+            return
         if not force:
             _require_way(cluster)  # it may have been lost only now
         say(f"{error}; ending the cluster all the same")
 
 
 def _require_way(cluster: Cluster) -> None:
-    if problem := cluster.problem():
+    if (problem := cluster.problem()) and went_down(cluster) is None:
         unknown = f"whether jobs run on {cluster.name!r} is not known"
         raise FailureError(f"{problem}; {unknown}: --force ends what can be reached")
 
@@ -194,6 +208,8 @@ def _bring_up(
     provider: Provider, spec: ClusterSpec, files: Sequence[CodeFile], say: Say
 ) -> tuple[Cluster, list[HostFacts], list[Difference]]:
     code = packed(files)
+    if farewell := last_words(spec.name):
+        say(str(farewell))
     if spec.name in cluster_names():
         say(f"cleaning up what an earlier cluster {spec.name!r} left")
         left = _delete(provider, spec.name, code, "the cluster died while the job ran")
@@ -202,6 +218,8 @@ def _bring_up(
         for line in left:
             say(line)
     save_spec(spec)
+    if isinstance(spec.provider, InPlace):
+        remember(Place(spec.provider.type, spec.provider.place))
     starters: list[Starter] = []
     try:
         cluster = provider.create(code, say, lambda: starters.append(Starter(provider, code)))

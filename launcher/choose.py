@@ -1,5 +1,6 @@
 """What a job gets: a cluster, its part of the hosts, and a name."""
 
+from cluster.farewell import kept_farewell
 from cluster.record import Cluster, cluster_names, running_clusters
 from launcher.errors import FailureError, UserError
 from launcher.job import NAME_RULE, valid_name
@@ -27,6 +28,8 @@ def choose_cluster(name: str | None) -> Cluster:
 
 def _named_cluster(name: str) -> Cluster:
     cluster = Cluster.load(name) if name in cluster_names() else None
+    if farewell := kept_farewell(name):
+        raise UserError(f"{farewell}; `spmd-launch up FILE` brings it up again")
     if cluster is not None and (problem := cluster.problem()):
         raise FailureError(f"cluster {name!r} cannot be reached: {problem}")
     if cluster is None or not cluster.alive():

@@ -103,7 +103,7 @@ class JobMoves:
     def joined(self) -> None:
         """All ranks run: what was asked for before could not be heard."""
         if self._hosts_to_leave():
-            self._ask_for_save()
+            self.ask_for_save()
 
     def told(self, host: str, notice: Notice | None) -> None:
         """A host is to go, or after all it is not."""
@@ -116,8 +116,7 @@ class JobMoves:
         deadline = None if notice.within_s is None else local_time(notice.within_s)
         self._record.event("notice", host=host, notice=notice.kind, word=notice.word, deadline=deadline)
         self._record.note(f"host {host}: {notice}; {self._cannot_save() or 'a checkpoint is saved now'}")
-        if self._gang is not None and self._gang.joined.is_set():
-            self._ask_for_save()
+        self.ask_for_save()
 
     def look(self) -> None:
         """Called now and then: of a job that never commits, tells what it could do if it did."""
@@ -206,8 +205,9 @@ class JobMoves:
             self._said.add(stay.what)
             self._record.note(f"{stay.what}: {stay.why}")
 
-    def _ask_for_save(self) -> None:
-        if self._gang is not None and not self._cannot_save():
+    def ask_for_save(self) -> None:
+        """Asks all ranks for a checkpoint at once, unless the job saves none or its ranks do not run yet."""
+        if self._gang is not None and self._gang.joined.is_set() and not self._cannot_save():
             self._num_saves += 1
             self._saving = keep(self._tell_all(self._gang, self._num_saves, self._saving))
 

@@ -120,6 +120,12 @@ class JobRecord:
         if self._mirroring is None or self._mirroring.done():
             self._mirroring = asyncio.get_running_loop().create_task(self._mirror())
 
+    async def mirrored(self) -> None:
+        """Returns when the storage has the record as it is now, or has refused it."""
+        if self._mirroring is not None:
+            await self._mirroring
+        await self._mirror()
+
     async def _mirror(self) -> None:
         try:
             await asyncio.to_thread(mirror_record, self.folder, self.storage)

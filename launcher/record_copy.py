@@ -15,6 +15,7 @@ from launcher.errors import FailureError
 from launcher.event_file import EVENT_FILES
 from launcher.job_folder import JobFolder, all_jobs, jobs_folder
 from launcher.protocol import Connection, Message
+from launcher.went_down import went_down
 
 PIECE = 4 * 2**20
 RECORD = "job.json"
@@ -44,11 +45,15 @@ def refresh(
     known = names if names is not None else [job.name for job in all_jobs()]
     request = {"op": "record", "names": names, "have": {name: _stats(jobs_folder() / name) for name in known},
                "only_records": only_records, "inputs": inputs}  # fmt: skip
-    with Connection(cluster.socket) as connection:
-        answer = connection.ask(request)
-        _store(answer)
-        for answer in connection.lines():
+    try:
+        with Connection(cluster.socket) as connection:
+            answer = connection.ask(request)
             _store(answer)
+            for answer in connection.lines():
+                _store(answer)
+    except FailureError:
+        if went_down(cluster) is None:  # else nobody can answer, and how its jobs ended is known
+            raise
 
 
 def refresh_job(name: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from cluster.record import Cluster
 from launcher.errors import FailureError
 from launcher.protocol import Connection
+from launcher.went_down import went_down
 
 RECONNECT_S = 30.0
 RECONNECT_REMOTE_S = 900.0  # a way to the head that is cut, or a laptop that slept
@@ -40,6 +41,10 @@ def snapshots(cluster: Cluster, job: str) -> Iterator[Snapshot]:
                 if last["state"] in ENDED:
                     return
         except FailureError:
+            farewell = went_down(cluster)
+            if farewell is not None and job in farewell.jobs:
+                yield last | dict(farewell.jobs[job])
+                return
             if time.monotonic() - heard > limit_s:
                 raise
         yield last | {"silent_s": time.monotonic() - heard}

@@ -93,6 +93,7 @@ async def _start(ray: Any, cluster: Cluster, code_digest: str) -> list[HostFacts
     facts, _, _ = await asyncio.gather(gather_facts(agents), probe_storage(cluster, agents), serving)
     for agent in agents:
         agent.fill_standby.remote()
+    await supervisor.begin.remote()
     return facts
 
 

@@ -12,7 +12,7 @@ from cluster.place_code import Code
 from cluster.record import Cluster
 from launcher.choose import choose_cluster, choose_layout, choose_name
 from launcher.command import NO_PARAMETERS
-from launcher.errors import UserError
+from launcher.errors import FailureError, UserError
 from launcher.faults import check_faults, parse_fault
 from launcher.inputs import Inputs, find_inputs
 from launcher.interactive import WORKLOAD
@@ -24,6 +24,7 @@ from launcher.record_copy import refresh
 from launcher.sending import ask_with_bytes, our_code
 from launcher.storage import storage_root
 from launcher.user_submission import default_name
+from launcher.went_down import went_down
 from workloads.layout import Layout
 from workloads.versions import versions
 
@@ -180,7 +181,12 @@ def send(prepared: Prepared, *, wait: bool) -> Message:
     """
     request = {"op": "submit", "spec": prepared.spec.to_json(), "wait": wait, "resume": prepared.resume,
                "secrets": dict(prepared.secrets)}  # fmt: skip
-    return ask_with_bytes(prepared.cluster, request, prepared.code, prepared.files)
+    try:
+        return ask_with_bytes(prepared.cluster, request, prepared.code, prepared.files)
+    except FailureError as error:
+        if farewell := went_down(prepared.cluster):
+            raise UserError(f"{farewell}; `spmd-launch up FILE` brings it up again") from error
+        raise
 
 
 def describe(spec: JobSpec) -> str:

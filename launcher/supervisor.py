@@ -18,6 +18,7 @@ from launcher import host_report
 from launcher.blobs import BlobStore
 from launcher.certificates import Authority
 from launcher.client_server import ClientServer, Wire
+from launcher.cost_guard import CostGuard
 from launcher.errors import FailureError, UserError
 from launcher.host_pool import HostPool
 from launcher.interactive import WORKLOAD
@@ -71,15 +72,25 @@ class Supervisor:
         follow_notices(self.pool, self._hear_notice)
         self._looking = asyncio.get_running_loop().create_task(self._look_for_lost_hosts())
         self._adopt_jobs()
+        self.guard = CostGuard(cluster, self.pool.agents, self.jobs, self._cancel)
+        self._guarding = asyncio.get_running_loop().create_task(self.guard.watch())
 
     async def ready(self) -> int:
         """Returns this process's pid once it listens on the cluster's socket."""
         await self._serving
         return os.getpid()
 
+    async def begin(self) -> None:
+        """All of the cluster is up."""
+        self.guard.begin()
+
     # -- clients
 
     async def _answer(self, request: Message, data: bytes) -> Message:
+        with self.guard.request(request["op"]):
+            return await self._do(request, data)
+
+    async def _do(self, request: Message, data: bytes) -> Message:
         answer: Message = {}
         match request["op"]:
             case "submit":
@@ -135,7 +146,8 @@ class Supervisor:
     async def _gang(self, request: Message, wire: Wire) -> None:
         """An interactive gang: a job that lives as long as this connection."""
         spec = JobSpec.from_json(request["spec"])
-        answer = self._submit(spec, request["wait"], resume=False, secrets={})
+        with self.guard.request("gang"):
+            answer = self._submit(spec, request["wait"], resume=False, secrets={})
         wire.send(answer)
         if "missing" not in answer:
             await GangTalk(self._job(spec.name), wire, lambda why: self._cancel(spec.name, why)).serve()
@@ -146,6 +158,7 @@ class Supervisor:
             "hosts": await host_report.states(self.cluster, self.pool),
             "jobs": [job.record.snapshot() for job in self.jobs.values()],
             "queue": self.queue,
+            "limits": self.guard.state(),
         }
 
     async def _stacks(self, name: str) -> Message:
@@ -175,7 +188,12 @@ class Supervisor:
         job.record.event("resumed-by-hand" if resume else "submitted")
         job.record.enqueue()
         self._start_next()
-        return {"name": spec.name, "state": job.record.state, "waits_for": self._holders(job)}
+        return {
+            "name": spec.name,
+            "state": job.record.state,
+            "waits_for": self._holders(job),
+            "limits": self.guard.state(),
+        }
 
     def _create(self, spec: JobSpec) -> JobFolder:
         try:

@@ -15,6 +15,7 @@ COMMANDS = {
     "up": "launcher.cli.clusters",
     "down": "launcher.cli.clusters",
     "status": "launcher.cli.status",
+    "list": "launcher.cli.listing",
     "submit": "launcher.cli.submit",
     "run": "launcher.cli.run",
     "exec": "launcher.cli.exec",
@@ -30,7 +31,7 @@ COMMANDS = {
     "doctor": "launcher.cli.doctor",
     "demo": "launcher.cli.demo",
 }
-FUNCTIONS = {"exec": "execute"}  # where the command's name means something else in Python
+FUNCTIONS = {"exec": "execute", "list": "list_clusters"}  # where the command's name means something else in Python
 
 
 class LazyGroup(click.Group):

@@ -52,8 +52,17 @@ def up(file: Path, dry_run: bool, as_json: bool, yes: bool) -> None:
 @click.option("--purge", is_flag=True, help="Remove everything of ours from its hosts, checkpoints too.")
 @_dry_run
 @_json
-def down(cluster: str, force: bool, purge: bool, dry_run: bool, as_json: bool) -> None:
+@click.option("--leftover", is_flag=True, help="NAME is a thing in a cloud that `list` calls left over: delete it.")
+@click.option("--project", metavar="PROJECT", help="With --leftover: as for `list`.")
+def down(
+    cluster: str, force: bool, purge: bool, dry_run: bool, as_json: bool, leftover: bool, project: str | None
+) -> None:
     """End a cluster: every process, port and temporary folder. Job records and checkpoints stay."""
+    if project and not leftover:
+        raise UserError("--project belongs to --leftover")
+    if leftover:
+        _delete_leftover(cluster, project, force, dry_run=dry_run or as_json)
+        return
     name = _name(cluster)
     if _shown(dry_run, as_json, lambda: plan_down(name)):
         return
@@ -66,6 +75,16 @@ def down(cluster: str, force: bool, purge: bool, dry_run: bool, as_json: bool) -
         + ("nothing of ours is on its hosts" if purge else "job records and checkpoints stay")
     )
     next_commands("spmd-launch jobs", "spmd-launch results JOB")
+
+
+def _delete_leftover(name: str, project: str | None, force: bool, *, dry_run: bool) -> None:
+    from launcher.leftover_search import delete_leftover
+
+    if dry_run:
+        raise UserError("--dry-run is for clusters: `spmd-launch list --all` shows what is left over")
+    deleted = delete_leftover(name, project, force=force)
+    click.echo(f"{deleted.kind} {deleted.name} in {deleted.where} is deleted")
+    next_commands("spmd-launch list --all")
 
 
 def _name(text: str) -> str:

@@ -119,6 +119,8 @@ def examine(name: str) -> dict[str, Any]:
     if status["state"] == "UNREACHABLE":
         report["problems"].append(f"cluster {name} cannot be reached: {status['message']}")
         return report
+    if status["state"] == "WENT DOWN":
+        return report
     if cluster is None or status["state"] == "DEAD":
         left = len(_processes_here(cluster)) if cluster else 0
         report["problems"].append(

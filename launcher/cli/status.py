@@ -5,12 +5,15 @@ from typing import Any
 
 import click
 
-from cluster.record import Cluster, cluster_names
+from cluster.farewell import Farewell, kept_farewell, known_names
+from cluster.record import Cluster
+from launcher.cli.age import age_and_cost, describe_age
 from launcher.cli.console import is_terminal, next_commands, show_json, table
 from launcher.cli.results import find_job
 from launcher.errors import FailureError, UserError
 from launcher.job_folder import JobFolder, all_jobs
 from launcher.protocol import Connection
+from launcher.went_down import went_down
 
 PERIOD_S = 1.0
 
@@ -32,9 +35,9 @@ def status(name: str | None, watch: bool, as_json: bool) -> None:
 
 def _show(name: str | None, as_json: bool) -> bool:
     """Shows it once; returns whether there is nothing more to see."""
-    if name is not None and name not in cluster_names():
+    if name is not None and name not in known_names():
         return _show_job(name, as_json)
-    clusters = [cluster_status(found) for found in ([name] if name else cluster_names())]
+    clusters = [cluster_status(found) for found in ([name] if name else known_names())]
     if as_json:
         show_json(clusters if name is None else clusters[0])
         return False
@@ -47,38 +50,61 @@ def _show(name: str | None, as_json: bool) -> bool:
 
 
 def cluster_status(name: str) -> dict[str, Any]:
-    """State of a cluster, with its hosts and jobs.
+    """State of a cluster, with its hosts and jobs, its age and cost.
 
-    The state is `READY`, `WARM`, `LOST HOSTS`, `DEAD`, `INCOMPLETE`, or, where nothing is known, `UNREACHABLE`.
+    The state is `READY`, `WARM`, `LOST HOSTS`, `GOING DOWN`, `WENT DOWN`, `DEAD`, `INCOMPLETE`, or, where nothing is
+    known, `UNREACHABLE`.
     """
     cluster = Cluster.load(name)
     nothing: dict[str, Any] = {"name": name, "hosts": [], "jobs": [], "queue": []}
+    if farewell := kept_farewell(name):
+        return nothing | _gone(farewell)
     if cluster is None:
         return nothing | {"state": "INCOMPLETE"}
-    if problem := cluster.problem():
-        return nothing | {"state": "UNREACHABLE", "message": problem}
-    if not cluster.alive():
-        return nothing | {"state": "DEAD"}
+    known = nothing | {"spec": cluster.spec.to_json(), "created": cluster.created, **age_and_cost(cluster)}
+    if cluster.problem() or not cluster.alive():
+        return known | _without_answer(cluster, "")
     try:
         with Connection(cluster.socket) as connection:
             answer = connection.ask({"op": "status"})
     except FailureError as error:
-        if problem := cluster.problem():  # the way was cut, which ssh notices only after a while
-            return nothing | {"state": "UNREACHABLE", "message": problem}
-        return nothing | {"state": "DEAD", "message": str(error)}
+        return known | _without_answer(cluster, str(error))
     standbys = {host["standby"] for host in answer["hosts"]}
     state = "LOST HOSTS" if "LOST" in standbys else "WARM" if standbys == {"WARM"} else "READY"
-    return {"state": state, "spec": cluster.spec.to_json(), "created": cluster.created, **answer}
+    return {**known, "state": "GOING DOWN" if answer["limits"]["going_down"] else state, **answer}
+
+
+def _without_answer(cluster: Cluster, message: str) -> dict[str, Any]:
+    """What can be said of a cluster whose supervisor does not answer."""
+    problem = cluster.problem()  # the way may have been cut, which ssh notices only after a while
+    may_be_gone = not problem or cluster.spec.provider.is_paid  # its machines too
+    if may_be_gone and (farewell := went_down(cluster)):
+        return _gone(farewell)
+    if problem:
+        return {"state": "UNREACHABLE", "message": problem}
+    return {"state": "DEAD"} | ({"message": message} if message else {})
+
+
+def _gone(farewell: Farewell) -> dict[str, Any]:
+    return {"state": "WENT DOWN", "message": farewell.sentence, "ended": farewell.ended}
 
 
 def _print_cluster(cluster: dict[str, Any]) -> None:
     click.echo(f"cluster {cluster['name']}: {cluster['state']}")
     if cluster["state"] == "UNREACHABLE":
         click.echo(f"  {cluster['message']}; if it is up, its jobs go on")
+        for line in describe_age(cluster):
+            click.echo(line)
+        return
+    if cluster["state"] == "WENT DOWN":
+        click.echo(f"  {cluster['message']}")
+        next_commands("spmd-launch jobs", "spmd-launch up FILE", f"spmd-launch down {cluster['name']}")
         return
     if cluster["state"] in ("DEAD", "INCOMPLETE"):
         click.echo(f"  nothing of it runs; `spmd-launch down {cluster['name']}` cleans up")
         return
+    for line in describe_age(cluster):
+        click.echo(line)
     rows = [[host["name"], host["address"], host["standby"], host["job"] or "-"] for host in cluster["hosts"]]
     click.echo(table(["host", "address", "standby", "job"], rows))
     for host in cluster["hosts"]:
@@ -97,7 +123,7 @@ def _show_job(name: str, as_json: bool) -> bool:
     try:
         folder = find_job(name)
     except UserError as error:
-        known = ", ".join([*cluster_names(), *(job.name for job in all_jobs())][:12]) or "there is none"
+        known = ", ".join([*known_names(), *(job.name for job in all_jobs())][:12]) or "there is none"
         raise UserError(f"no cluster or job {name!r} (known: {known})") from error
     job = job_status(folder)
     if as_json:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.record import Cluster
+from launcher.cli.age import describe_end
 from launcher.cli.console import next_commands, show_json
 from launcher.cli.job_options import (
     max_failures_option,
@@ -19,6 +20,7 @@ from launcher.cli.job_options import (
 )
 from launcher.errors import UserError
 from launcher.job import JobOptions
+from launcher.limits import Reason
 
 if TYPE_CHECKING:
     from launcher.submission import Prepared
@@ -126,6 +128,9 @@ def announce(prepared: "Prepared", what: str, *, detach: bool, no_wait: bool, as
     job = answer["name"]
     if not as_json:
         click.echo(f"job {job}: {what} on {prepared.cluster.name}", err=True)
+        if answer["limits"]["ends_by"] == Reason.LIFETIME:  # the job will not outlive it
+            for line in describe_end(answer["limits"]):
+                click.echo(line, err=True)
     refresh(prepared.cluster, [job], only_records=True)
     if detach:
         if as_json:

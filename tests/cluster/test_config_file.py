@@ -116,7 +116,7 @@ STORAGE = "must be an absolute folder (or one that begins with ~), gs://BUCKET/.
 NAME = "must be 1 to 40 of a-z, 0-9 and dashes, beginning and ending with a letter or digit, not "
 KEYS = (
     "(allowed: name, provider, num_hosts, devices_per_host, accelerator, emulate, spares, min_hosts, env, python, "
-    "storage_path)"
+    "storage_path, idle_down_after, max_lifetime)"
 )
 TYPE = "c.yaml:2: provider.type: must be one of local, ssh, ray, not "
 NO_TYPE = "c.yaml:2: provider: must be {type: TYPE} with a TYPE of local, ssh, ray, not "

@@ -16,8 +16,9 @@ from tests.conftest import ROOT, Cli
 
 SURFACE = {
     "up": ["--dry-run", "--json", "--yes"],
-    "down": ["--dry-run", "--force", "--json", "--purge"],
+    "down": ["--dry-run", "--force", "--json", "--leftover", "--project", "--purge"],
     "status": ["--json", "--watch"],
+    "list": ["--all", "--json", "--project"],
     "submit": ["--check-every", "--checkpoint-every", "--cluster", "--detach", "--inject", "--json", "--keep",
                "--max-failures", "--max-preemptions", "--name", "--no-program-barrier", "--no-wait", "--num-hosts",
                "--on-divergence", "--profile", "--requirements", "--resume", "--seed", "--set", "--watch-launches"],
