@@ -7,6 +7,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable
+from typing import ClassVar
 
 from cluster import machine
 from cluster.machine import LOOPBACK, HostRequest, Request, ray_environment
@@ -20,6 +21,8 @@ from cluster.spec import ClusterSpec
 
 class LocalProvider:
     """See `cluster.provider.Provider`."""
+
+    resumes: ClassVar[bool] = False
 
     def __init__(self, spec: ClusterSpec):
         self.spec = spec

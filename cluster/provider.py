@@ -2,7 +2,7 @@
 
 import subprocess
 from collections.abc import Callable
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from cluster.place_code import Code
 from cluster.plan import Action
@@ -13,7 +13,13 @@ Say = Callable[[str], None]
 
 
 class Provider(Protocol):
-    """Makes the hosts of one cluster, and unmakes them. Every method may be called again after it was interrupted."""
+    """Makes the hosts of one cluster, and unmakes them. Every method may be called again after it was interrupted.
+
+    Attributes:
+        resumes: `create` goes on with what an earlier `up` of the same request has left, which is not deleted first.
+    """
+
+    resumes: ClassVar[bool]
 
     def find(self) -> Cluster | None:
         """The cluster of that name that is up already, maybe brought up by another client; None if there is none.
@@ -86,7 +92,8 @@ class Provider(Protocol):
 
 def provider_for(spec: ClusterSpec) -> Provider:
     """The provider that the cluster file asks for, as in `provider: {type: ...}`."""
-    from cluster.local import LocalProvider  # here, because the providers import this module
+    from cluster.gcp_tpu_provider import GcpTpuProvider  # here, because the providers import this module
+    from cluster.local import LocalProvider
     from cluster.ray_provider import RayProvider
     from cluster.ssh_provider import SshProvider
 
@@ -94,5 +101,6 @@ def provider_for(spec: ClusterSpec) -> Provider:
         "local": LocalProvider,
         "ssh": SshProvider,
         "ray": RayProvider,
+        "gcp-tpu": GcpTpuProvider,
     }
     return kinds[spec.provider.type](spec)

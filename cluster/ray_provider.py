@@ -14,7 +14,7 @@ import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from cluster.errors import ClusterConfigError, ClusterError
 from cluster.place_code import Code
@@ -32,6 +32,8 @@ NO_TOKEN = "Token authentication is enabled but Ray couldn't find an authenticat
 
 class RayProvider:
     """See `cluster.provider.Provider`."""
+
+    resumes: ClassVar[bool] = False
 
     def __init__(self, spec: ClusterSpec):
         assert isinstance(spec.provider, RayProviderSpec)

@@ -10,10 +10,11 @@ import datetime
 import secrets
 import shutil
 import subprocess
+import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from cluster.access import Access
 from cluster.errors import ClusterError
@@ -31,6 +32,8 @@ from cluster.tunnel import Tunnel, client_run_folder, make_run_folder
 
 T = TypeVar("T")
 
+SSHD_PAUSE_S = 1.0
+
 
 class SshProvider:
     """See `cluster.provider.Provider`.
@@ -39,6 +42,8 @@ class SshProvider:
         spec: of the cluster.
         access: the way to its machines, where the spec does not have it.
     """
+
+    resumes: ClassVar[bool] = False
 
     def __init__(self, spec: ClusterSpec, access: Access | None = None):
         if access is None:
@@ -70,7 +75,7 @@ class SshProvider:
             each(self.machines, lambda machine: machine.prepare(code, say))
             return self._start(code, say, head_has_code)
         except BaseException as error:  # an interrupt too must not leave half a cluster
-            left = self.delete(code)
+            left, _ = self.end(code)
             if left and isinstance(error, ClusterError):
                 raise ClusterError(f"{error}\nnot all that was begun could be undone:\n{_indented(left)}") from error
             raise
@@ -88,11 +93,23 @@ class SshProvider:
         return attached
 
     def delete(self, code: Code, *, purge: bool = False) -> list[str]:
+        left, reached = self.end(code, purge=purge)
+        if reached:
+            shutil.rmtree(cluster_folder(self.name), ignore_errors=True)
+            if purge:
+                self.machines[0].ssh.known_hosts.unlink(missing_ok=True)
+        else:
+            (cluster_folder(self.name) / "cluster.json").unlink(missing_ok=True)
+        return left
+
+    def end(self, code: Code, *, purge: bool = False) -> tuple[list[str], bool]:
+        """As `delete`, but that the record here stays.
+
+        Returns:
+            Its lines, and whether all machines could be reached.
+        """
         make_run_folder(self._links)
-        with contextlib.suppress(ClusterError):
-            cluster = Cluster.load(self.name)
-            if cluster is not None and cluster.is_remote:
-                Tunnel(cluster).close()
+        close_tunnel(self.name)
 
         def remove(machine: RemoteMachine) -> tuple[list[str], bool]:
             try:
@@ -101,18 +118,33 @@ class SshProvider:
                 return [f"{error}; what {machine.host} has of the cluster stays until `down` reaches it"], False
 
         answers = each(self.machines, remove)
-        if all(done for _, done in answers):
-            shutil.rmtree(cluster_folder(self.name), ignore_errors=True)
-            if purge:
-                self.machines[0].ssh.known_hosts.unlink(missing_ok=True)
-        else:
-            (cluster_folder(self.name) / "cluster.json").unlink(missing_ok=True)
-        return [line for lines, _ in answers for line in lines]
+        return [line for lines, _ in answers for line in lines], all(done for _, done in answers)
 
     def close(self) -> None:
         for machine in self.machines:
             machine.ssh.close()
         shutil.rmtree(self._links, ignore_errors=True)
+
+    def wait_for_sshd(self, machines: Sequence[RemoteMachine], timeout_s: float) -> None:
+        """Waits until machines let us in: new ones boot, and learn of our key, some time after they are given to us.
+
+        Raises:
+            ClusterError: why one does not, when the time is over.
+        """
+        make_run_folder(self._links)
+        deadline = time.monotonic() + timeout_s
+
+        def wait(machine: RemoteMachine) -> None:
+            while True:
+                try:
+                    machine.ssh.run(["true"])
+                    return
+                except SshError:
+                    if time.monotonic() > deadline:
+                        raise
+                time.sleep(SSHD_PAUSE_S)
+
+        each(machines, wait)
 
     def _require_good_hosts(self, say: Say) -> None:
         say(f"looking at {len(self.machines)} host(s)")
@@ -178,6 +210,14 @@ class SshProvider:
             accelerator=self.spec.accelerator,
             hosts=(HostRequest(index=index, name=machine.host, address=machine.known.address, place=place),),
         )
+
+
+def close_tunnel(name: str) -> None:
+    """Ends this client's way to a cluster, if there is one."""
+    with contextlib.suppress(ClusterError):
+        cluster = Cluster.load(name)
+        if cluster is not None and cluster.is_remote:
+            Tunnel(cluster).close()
 
 
 def each(machines: Iterable[RemoteMachine], act: Callable[[RemoteMachine], T]) -> list[T]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 
 from cluster.errors import ClusterError
+from cluster.gcp_spec import GcpTpuProviderSpec
 from cluster.place_code import Code
 from cluster.provider import Provider, Say, provider_for
 from cluster.ray_spec import RayProviderSpec
@@ -23,6 +24,8 @@ from launcher.record_copy import refresh
 from launcher.sending import packed
 from launcher.starter import Starter
 from launcher.version_skew import digest_launcher, require_same_launcher
+
+DIED = "the cluster died while the job ran"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +108,10 @@ def down(name: str, *, force: bool, say: Say, purge: bool = False) -> list[str]:
         shutil.rmtree(cluster_folder(name))
     if isinstance(spec.provider, RayProviderSpec):
         say(f"detached; the Ray at {spec.provider.address} is left as it was")
+    if isinstance(spec.provider, GcpTpuProviderSpec) and name not in cluster_names():
+        adopted = ", ".join(spec.provider.adopt)
+        gone = f"all its slices are deleted; lists of {spec.provider.project}, {spec.provider.zone} show none"
+        say(f"adopted, and still there and billed: {adopted}" if adopted else gone)
     return left
 
 
@@ -174,7 +181,7 @@ def _existing(provider: Provider, spec: ClusterSpec) -> Cluster | None:
 
 def _as_asked(cluster: Cluster, spec: ClusterSpec) -> Cluster:
     if not spec.is_met_by(cluster.spec):
-        raise UserError(_describe_change(cluster.spec, spec))
+        raise UserError(_describe_change(cluster.spec, spec, "is up"))
     return cluster
 
 
@@ -195,12 +202,7 @@ def _bring_up(
 ) -> tuple[Cluster, list[HostFacts], list[Difference]]:
     code = packed(files)
     if spec.name in cluster_names():
-        say(f"cleaning up what an earlier cluster {spec.name!r} left")
-        left = _delete(provider, spec.name, code, "the cluster died while the job ran")
-        if spec.name in cluster_names():
-            raise FailureError("\n".join([f"an earlier cluster {spec.name!r} cannot be removed:", *left]))
-        for line in left:
-            say(line)
+        _make_room(provider, spec, code, say)
     save_spec(spec)
     starters: list[Starter] = []
     try:
@@ -215,8 +217,29 @@ def _bring_up(
     except BaseException:
         for starter in starters:
             starter.end()
-        _delete(provider, spec.name, code, "the cluster did not come up")
+        for line in _delete(provider, spec.name, code, "the cluster did not come up"):
+            say(f"! {line}")
         raise
+
+
+def _make_room(provider: Provider, spec: ClusterSpec, code: Code, say: Say) -> None:
+    """Ends what an earlier cluster of that name has left, but for what this one goes on with."""
+    if provider.resumes:
+        _require_same_request(load_spec(spec.name), spec)
+        settle_lost_jobs(all_jobs(), spec.name, DIED)
+        return
+    say(f"cleaning up what an earlier cluster {spec.name!r} left")
+    left = _delete(provider, spec.name, code, DIED)
+    if spec.name in cluster_names():
+        raise FailureError("\n".join([f"an earlier cluster {spec.name!r} cannot be removed:", *left]))
+    for line in left:
+        say(line)
+
+
+def _require_same_request(old: ClusterSpec, new: ClusterSpec) -> None:
+    """What may be there, and billed, is found again by what was asked for then."""
+    if (old.provider, old.accelerator, old.all_slices) != (new.provider, new.accelerator, new.all_slices):
+        raise UserError(_describe_change(old, new, "was asked for"))
 
 
 def _require_whole_slices(cluster: Cluster) -> None:
@@ -243,7 +266,7 @@ def _delete(provider: Provider, name: str, code: Code, why: str, *, purge: bool 
     return forced
 
 
-def _describe_change(old: ClusterSpec, new: ClusterSpec) -> str:
+def _describe_change(old: ClusterSpec, new: ClusterSpec, what: str) -> str:
     before, after = old.to_json(), new.to_json()
     changes = ", ".join(f"{key}: {before[key]} -> {after[key]}" for key in after if before[key] != after[key])
-    return f"cluster {old.name!r} is up with another specification ({changes}): `spmd-launch down {old.name}` first"
+    return f"cluster {old.name!r} {what} with another specification ({changes}): `spmd-launch down {old.name}` first"

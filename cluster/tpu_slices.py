@@ -1,0 +1,279 @@
+"""The slices of a cluster in the cloud: asked for, waited for, found again by name, deleted until none is left."""
+
+import datetime
+import getpass
+import json
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+
+from google.api_core.operation import Operation
+
+from cluster.errors import ClusterError
+from cluster.gcp_spec import GcpTpuProviderSpec
+from cluster.plan import Action
+from cluster.provider import Say
+from cluster.record import cluster_folder, write_json
+from cluster.spec import ClusterSpec
+from cluster.tpu_cloud import CloudError, TakenError, TpuCloud
+from cluster.tpu_slice import ABSENT, DELETING, ID_LABEL, LABEL, USER_LABEL, Slice, label_value
+
+FIRST_POLL_S = 0.5
+LAST_POLL_S = 10.0
+POLL_GROWTH = 1.3
+WHOLE_TIMEOUT_S = 900.0  # from ACTIVE until all machines of a slice are there
+DELETE_TIMEOUT_S = 600.0
+SURE_PAUSE_S = 1.0  # between two lists that show nothing, before it is believed
+REQUEST = "slices.json"  # in the cluster's folder, before the first call that makes anything
+
+
+class TpuSlices:
+    """The slices of one cluster.
+
+    Args:
+        spec: of the cluster.
+        cloud: where they are.
+    """
+
+    def __init__(self, spec: ClusterSpec, cloud: TpuCloud):
+        assert isinstance(spec.provider, GcpTpuProviderSpec)
+        self.spec, self.cloud, self.provider = spec, cloud, spec.provider
+        self.adopted = bool(self.provider.adopt)
+        self._operations: dict[str, Operation] = {}
+        self.names = list(self.provider.adopt) or [f"{spec.name}-{number}" for number in range(spec.all_slices)]
+
+    # -- what is there
+
+    def now(self) -> list[Slice]:
+        """Those of the cluster file, in its order, as the cloud shows them.
+
+        Raises:
+            ClusterError: one is of another type, or is not ours.
+        """
+        there = self.cloud.slices()
+        found = [there.get(name, Slice(name=name)) for name in self.names]
+        for slice_ in found:
+            self._require_good(slice_)
+        return found
+
+    def _require_good(self, slice_: Slice) -> None:
+        where = f"{self.provider.project}, {self.provider.zone}"
+        if self.adopted:
+            if not slice_.node:
+                raise ClusterError(f"TPU VM {slice_.name} is not there ({where}); `adopt` names those that are")
+            if slice_.is_dead:
+                raise ClusterError(f"TPU VM {slice_.name} is {slice_.state} ({where}): it cannot be used")
+        elif (slice_.node or slice_.request) and slice_.labels.get(LABEL) != self.spec.name:
+            raise ClusterError(
+                f"there is a {slice_.name} already ({where}), which is not of a cluster {self.spec.name!r} of ours: "
+                f"choose another `name`, or adopt it ({{adopt: [{slice_.name}]}})"
+            )
+        wanted = self.spec.hardware.tpu_type
+        if slice_.tpu_type not in ("", wanted):
+            raise ClusterError(
+                f"slice {slice_.name} is there as {slice_.tpu_type}, and {wanted} is asked for"
+                + ("" if self.adopted else f": `spmd-launch down {self.spec.name}` first")
+            )
+
+    def is_ready(self, slice_: Slice) -> bool:
+        return slice_.is_ready(self.spec.hardware.hosts_per_slice)
+
+    def ours(self) -> list[Slice]:
+        """All that this cluster's `up` has made, those of an earlier cluster file too."""
+        request_id = self.request_id()
+        return [slice_ for slice_ in self.cloud.slices().values() if slice_.is_of(self.spec.name, request_id)]
+
+    # -- the record, without which nothing is asked for
+
+    def request_id(self) -> str:
+        """What marks our slices; '' if none was ever asked for from here."""
+        try:
+            found: str = json.loads((cluster_folder(self.spec.name) / REQUEST).read_text())["request_id"]
+        except FileNotFoundError:
+            return ""
+        return found
+
+    def remember(self, request_id: str) -> None:
+        write_json(cluster_folder(self.spec.name) / REQUEST, {"request_id": request_id})
+
+    # -- up
+
+    def ask_for(self, metadata: Mapping[str, str], say: Say) -> list[str]:
+        """Asks for those that are not there, and for dead ones again; returns the names of those that it asked for.
+
+        Raises:
+            ClusterError: the cloud refuses.
+        """
+        if not self.request_id():
+            self.remember(secrets.token_hex(4))
+        found = self.now()
+        self._require_ours(found)
+        for dead in found:
+            if dead.is_dead or dead.request == DELETING:
+                say(f"{dead.name}: {dead.state}{_because(dead)}; deleting it, to ask for it again")
+        self._delete_all([slice_ for slice_ in found if slice_.is_dead or slice_.request == DELETING])
+        names = [s.name for s in found if s.is_dead or s.request == DELETING or not (s.request or s.node)]
+        for name in names:
+            say(f"{name}: asking for a {self._what()} in {self.provider.zone}")
+            try:
+                self._operations[name] = self.cloud.request(name, self.spec, self._labels(), metadata)
+            except TakenError:  # by an earlier try of this very call, or by somebody else just now: `now` tells
+                self._require_ours(self.now())
+        return names
+
+    def _labels(self) -> dict[str, str]:
+        return {
+            LABEL: self.spec.name,
+            ID_LABEL: self.request_id(),
+            USER_LABEL: label_value(getpass.getuser()),
+        }
+
+    def _what(self) -> str:
+        tier = "spot" if self.provider.spot else "reserved" if self.provider.reservation else "on-demand"
+        return f"{tier} {self.spec.hardware.tpu_type}"
+
+    def _require_ours(self, found: Sequence[Slice]) -> None:
+        for slice_ in found:
+            if (slice_.request or slice_.node) and not slice_.is_of(self.spec.name, self.request_id()):
+                who = slice_.labels.get(USER_LABEL, "somebody")
+                raise ClusterError(
+                    f"slice {slice_.name} was made by {who} from another machine or state folder, and its cluster does "
+                    f"not run: `spmd-launch down {self.spec.name}` there, or `gcloud compute tpus queued-resources "
+                    f"delete {slice_.name} --force --zone {self.provider.zone} --project {self.provider.project}`"
+                )
+
+    def wait(self, say: Say) -> list[Slice]:
+        """Waits until all are whole, as long as it takes; says each change.
+
+        Raises:
+            ClusterError: one will never be.
+        """
+        said: dict[str, str] = {}
+        incomplete_since: dict[str, float] = {}
+        pause = FIRST_POLL_S
+        while True:
+            found = self.now()
+            for slice_ in found:
+                if slice_.state == ABSENT and said.get(slice_.name, ABSENT) != ABSENT:
+                    raise ClusterError(f"slice {slice_.name} was {said[slice_.name]}, and somebody has deleted it")
+                if said.get(slice_.name) != slice_.state:
+                    said[slice_.name] = slice_.state
+                    pause = FIRST_POLL_S
+                    say(f"{slice_.name}: {slice_.state} since {datetime.datetime.now():%H:%M:%S}")
+                self._require_hope(slice_, incomplete_since)
+            if all(self.is_ready(slice_) for slice_ in found):
+                return found
+            time.sleep(pause)
+            pause = min(pause * POLL_GROWTH, LAST_POLL_S)
+
+    def _require_hope(self, slice_: Slice, incomplete_since: dict[str, float]) -> None:
+        """Raises ClusterError for a slice that is dead, refused, or stays in parts."""
+        if slice_.is_dead:
+            raise ClusterError(f"slice {slice_.name} is {slice_.state}{_because(slice_)}")
+        operation = self._operations.get(slice_.name)
+        if slice_.state == ABSENT and operation is not None and (problem := self.cloud.failure(operation)):
+            raise ClusterError(f"slice {slice_.name} was refused: {problem}")
+        if slice_.request in ("", "ACTIVE") and slice_.node and not self.is_ready(slice_):
+            since = incomplete_since.setdefault(slice_.name, time.monotonic())
+            if time.monotonic() - since > WHOLE_TIMEOUT_S:
+                raise ClusterError(
+                    f"slice {slice_.name}: its TPU VM is {slice_.state} with {len(slice_.addresses)} of "
+                    f"{self.spec.hardware.hosts_per_slice} machines after {WHOLE_TIMEOUT_S / 60:.0f} min, and a slice "
+                    f"works only whole: try again, or another zone"
+                )
+
+    # -- down
+
+    def delete(self) -> None:
+        """Deletes all of ours, and returns when lists show none.
+
+        Raises:
+            ClusterError: what is left, or that the cloud cannot be asked.
+        """
+        if self.request_id() and not self.adopted:
+            self._delete_all(None)
+
+    def _delete_all(self, slices: Sequence[Slice] | None) -> None:
+        """Deletes some, or all of ours, until two lists in a row show none: the first may be older than a request."""
+        if slices is not None and not slices:
+            return
+        names = None if slices is None else {slice_.name for slice_ in slices}
+        deadline = time.monotonic() + DELETE_TIMEOUT_S
+        pause, empty, problem = FIRST_POLL_S, 0, ""
+        while True:
+            left = [slice_ for slice_ in self.ours() if names is None or slice_.name in names]
+            empty = 0 if left else empty + 1
+            if empty == 2:
+                return
+            if time.monotonic() > deadline:
+                raise ClusterError(self._not_deleted(left, problem))
+            for slice_ in left:
+                try:
+                    if (slice_.request or slice_.node) != DELETING:
+                        self.cloud.delete(slice_)
+                except CloudError as error:  # some states must pass before it can be deleted
+                    problem = str(error)
+            time.sleep(pause if left else SURE_PAUSE_S)
+            pause = min(pause * POLL_GROWTH, LAST_POLL_S)
+
+    def _not_deleted(self, left: Sequence[Slice], problem: str) -> str:
+        names = ", ".join(f"{slice_.name} ({slice_.state})" for slice_ in left)
+        return (
+            f"not deleted after {DELETE_TIMEOUT_S / 60:.0f} min, and maybe billed: {names}; "
+            f"`spmd-launch down {self.spec.name}` again{f' ({problem})' if problem else ''}"
+        )
+
+    def delete_from_inside(self, own_addresses: Sequence[str]) -> None:
+        """Deletes all of the cluster, called on one of its machines, whose slice goes last.
+
+        Args:
+            own_addresses: of this machine.
+
+        Raises:
+            ClusterError: this machine is none of the cluster's, or the cloud refuses.
+        """
+        there = self.cloud.slices().values()
+        here = [s for s in there if any(internal in own_addresses for internal, _ in s.addresses)]
+        if not here or here[0].labels.get(LABEL) != self.spec.name:
+            raise ClusterError(
+                f"this machine ({', '.join(own_addresses)}) is of no slice of cluster {self.spec.name!r}"
+            )
+        ours = [s for s in there if s.is_of(self.spec.name, here[0].labels.get(ID_LABEL, ""))]
+        for slice_ in sorted(ours, key=lambda slice_: slice_.name == here[0].name):
+            self.cloud.delete(slice_)
+
+    # -- plans
+
+    def plan_up(self) -> list[Action]:
+        """See `cluster.provider.Provider`."""
+        actions = []
+        for slice_ in self.now():
+            detail = f"{self._what()}, {self.provider.zone}"
+            if slice_.is_dead:
+                actions.append(Action(verb="delete", kind="queued resource", name=slice_.name, detail=slice_.state))
+            if slice_.is_dead or not (slice_.request or slice_.node):
+                actions.append(Action(verb="create", kind="queued resource", name=slice_.name, detail=detail))
+                actions.append(Action(verb="create", kind="TPU VM", name=slice_.name, detail=self._hosts()))
+            else:
+                kind = "TPU VM" if slice_.node else "queued resource"
+                actions.append(Action(verb="keep", kind=kind, name=slice_.name, detail=slice_.state))
+        return actions
+
+    def _hosts(self) -> str:
+        return f"{self.spec.hardware.hosts_per_slice} host(s) x {self.spec.devices_per_host} device(s)"
+
+    def plan_down(self) -> list[Action]:
+        """See `cluster.provider.Provider`."""
+        if self.adopted:
+            return [Action(verb="keep", kind="TPU VM", name=name, detail="adopted") for name in self.names]
+        actions = []
+        for slice_ in sorted(self.ours(), key=lambda slice_: slice_.name) if self.request_id() else ():
+            if slice_.request:
+                actions.append(Action(verb="delete", kind="queued resource", name=slice_.name, detail=slice_.state))
+            if slice_.node:
+                actions.append(Action(verb="delete", kind="TPU VM", name=slice_.name, detail=slice_.state))
+        return actions
+
+
+def _because(slice_: Slice) -> str:
+    return f": {slice_.problem}" if slice_.problem else ""
