@@ -13,12 +13,12 @@ from cluster.errors import ClusterConfigError, ClusterError
 from cluster.gcp_spec import GcpTpuProviderSpec
 from cluster.place_code import Code
 from cluster.plan import Action, host_actions
-from cluster.provider import Say
+from cluster.provider import Say, Trouble
 from cluster.record import Cluster, cluster_folder
 from cluster.spec import ClusterSpec
 from cluster.ssh_provider import SshProvider, close_tunnel
 from cluster.tpu_key import make_key, private_key
-from cluster.tpu_slice import ID_LABEL, Slice
+from cluster.tpu_slice import ABSENT, DELETING, ID_LABEL, Slice
 
 SSHD_TIMEOUT_S = 300.0  # from READY until a machine has booted and knows our key
 
@@ -69,6 +69,8 @@ class GcpTpuProvider:
         return [*host_actions("end", hosts), *self.slices.plan_down()]
 
     def create(self, code: Code, say: Say, head_has_code: Callable[[], None]) -> Cluster:
+        close_tunnel(self.spec.name)  # to machines that may be gone
+        (cluster_folder(self.spec.name) / "cluster.json").unlink(missing_ok=True)
         if self.provider.adopt:
             self._machines = self._reach(self.slices.wait(say))
         else:
@@ -78,7 +80,7 @@ class GcpTpuProvider:
         return self.machines.create(code, say, head_has_code)
 
     def _make(self, say: Say) -> Sequence[Slice]:
-        if self.spec.head_disk_is_private:
+        if not self.spec.storage_outlives_hosts:
             say("! checkpoints lie on the machines' own disks: whoever loses the head's slice, to a preemption or by "
                 "`down`, loses them all; storage_path: gs://BUCKET/... keeps them")  # fmt: skip
         new = self.slices.ask_for(make_key(self.provider, self.spec.name), say)
@@ -112,6 +114,16 @@ class GcpTpuProvider:
         if not self.provider.adopt:
             found = [address.address for addresses in psutil.net_if_addrs().values() for address in addresses]
             self.slices.delete_from_inside(found)
+
+    def troubles(self) -> Sequence[Trouble]:
+        head, *others = self.slices.look()
+        gone = head.is_dead or head.state in (ABSENT, DELETING)
+        found = [Trouble(text=f"slice {head.name}: {head.state}", head_is_gone=True)] if gone else []
+        return found + [
+            Trouble(text=f"slice {slice_.name}: {slice_.state} {slice_.health}".strip())
+            for slice_ in (others if gone else [head, *others])
+            if slice_.health or not self.slices.is_ready(slice_)
+        ]
 
     def close(self) -> None:
         if self._machines is not None:

@@ -6,14 +6,14 @@ import secrets
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from cluster import machine
 from cluster.machine import LOOPBACK, HostRequest, Request, ray_environment
 from cluster.place_code import Code
 from cluster.plan import Action, host_actions
-from cluster.provider import Say
+from cluster.provider import Say, Trouble
 from cluster.record import Cluster, Host, cluster_folder, short_folder
 from cluster.slices import emulated_place
 from cluster.spec import ClusterSpec
@@ -95,6 +95,9 @@ class LocalProvider:
 
     def delete(self, code: Code, *, purge: bool = False) -> list[str]:
         return machine.remove(self.spec.name)
+
+    def troubles(self) -> Sequence[Trouble]:
+        return ()
 
     def close(self) -> None:
         pass

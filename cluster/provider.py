@@ -1,7 +1,8 @@
 """The small interface behind which hosts are made. A new kind of machine is a new provider, nothing else."""
 
+import dataclasses
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol
 
 from cluster.place_code import Code
@@ -10,6 +11,19 @@ from cluster.record import Cluster
 from cluster.spec import ClusterSpec
 
 Say = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trouble:
+    """Machines that are not well, or gone, as the cloud that has them says.
+
+    Attributes:
+        text: one line, as `slice pod-0: PREEMPTED`.
+        head_is_gone: the head was one of them, and will not come back.
+    """
+
+    text: str
+    head_is_gone: bool = False
 
 
 class Provider(Protocol):
@@ -82,6 +96,14 @@ class Provider(Protocol):
 
         Returns:
             One line for each thing that had to be forced, or could not be done; empty after a clean end.
+        """
+        ...
+
+    def troubles(self) -> Sequence[Trouble]:
+        """What a cloud says of machines that are not as they should be; empty where all are, and where there is none.
+
+        Raises:
+            ClusterError: the cloud cannot be asked.
         """
         ...
 

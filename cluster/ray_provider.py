@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,7 +20,7 @@ from cluster.errors import ClusterConfigError, ClusterError
 from cluster.place_code import Code
 from cluster.plan import Action, host_actions
 from cluster.processes import ProcessId
-from cluster.provider import Say
+from cluster.provider import Say, Trouble
 from cluster.ray_spec import RayProviderSpec
 from cluster.record import Cluster, Host, cluster_folder, short_folder, write_json
 from cluster.spec import ClusterSpec
@@ -115,6 +115,9 @@ class RayProvider:
             shutil.rmtree(short_folder(request["cluster_id"]), ignore_errors=True)
         shutil.rmtree(self.folder, ignore_errors=True)
         return lines
+
+    def troubles(self) -> Sequence[Trouble]:
+        return ()
 
     def close(self) -> None:
         pass

@@ -178,6 +178,11 @@ class ClusterSpec:
         """Whether other hosts reach what lies in the head's state folder only through its keeper."""
         return self.storage_path == NO_STORAGE or not self.provider.shares_disk
 
+    @property
+    def storage_outlives_hosts(self) -> bool:
+        """Whether checkpoints go to a place that is there when no host is."""
+        return self.storage_path not in (None, NO_STORAGE)
+
     def to_json(self) -> dict[str, Any]:
         """A dict that JSON can hold, in the form of the cluster file."""
         provider = {"type": self.provider.type} | dataclasses.asdict(self.provider)

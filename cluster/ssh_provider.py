@@ -22,7 +22,7 @@ from cluster.host_facts import problems, warnings
 from cluster.machine import NETWORK_LEASE_S, HostRequest, MachineUp, Request
 from cluster.place_code import Code
 from cluster.plan import Action, host_actions
-from cluster.provider import Say
+from cluster.provider import Say, Trouble
 from cluster.record import Cluster, Host, cluster_folder, home, short_folder
 from cluster.remote_machine import RemoteMachine
 from cluster.slices import emulated_place
@@ -119,6 +119,9 @@ class SshProvider:
 
         answers = each(self.machines, remove)
         return [line for lines, _ in answers for line in lines], all(done for _, done in answers)
+
+    def troubles(self) -> Sequence[Trouble]:
+        return ()
 
     def close(self) -> None:
         for machine in self.machines:

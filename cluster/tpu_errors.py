@@ -1,4 +1,4 @@
-"""What refusals of the Cloud TPU API mean to a person, and which of them may pass. Pure, but for the client's classes."""
+"""What refusals of the Cloud TPU API mean to a person, and which of them may pass. Pure: takes exceptions of its client."""
 
 from collections.abc import Callable
 
@@ -110,7 +110,8 @@ def _passing(provider: GcpTpuProviderSpec, accelerator: str) -> str:
 
 
 def _look(provider: GcpTpuProviderSpec, accelerator: str) -> str:
-    return f"what is there: `gcloud compute tpus queued-resources list --zone {provider.zone} --project {provider.project}`"
+    where = f"--zone {provider.zone} --project {provider.project}"
+    return f"what is there: `gcloud compute tpus queued-resources list {where}`"
 
 
 def _other_ways(provider: GcpTpuProviderSpec) -> str:

@@ -50,11 +50,15 @@ class TpuSlices:
         Raises:
             ClusterError: one is of another type, or is not ours.
         """
-        there = self.cloud.slices()
-        found = [there.get(name, Slice(name=name)) for name in self.names]
+        found = self.look()
         for slice_ in found:
             self._require_good(slice_)
         return found
+
+    def look(self) -> list[Slice]:
+        """As `now`, of whatever type and whoever's they are."""
+        there = self.cloud.slices()
+        return [there.get(name, Slice(name=name)) for name in self.names]
 
     def _require_good(self, slice_: Slice) -> None:
         where = f"{self.provider.project}, {self.provider.zone}"

@@ -17,7 +17,8 @@ from cluster.spec import ClusterSpec
 from launcher.attempt import HostFacts
 from launcher.code_copy import CodeFile, read_code, source_root
 from launcher.errors import FailureError, UserError
-from launcher.job_folder import all_jobs, jobs_folder, settle_lost_jobs
+from launcher.go_on import go_on
+from launcher.job_folder import all_jobs, jobs_folder, settle_lost_jobs, unfinished_jobs
 from launcher.parity import Difference, compare
 from launcher.protocol import Connection
 from launcher.record_copy import refresh
@@ -65,9 +66,12 @@ def up(spec: ClusterSpec, say: Say) -> BringUp:
                 require_same_launcher(existing, files)
                 return BringUp(existing, (), (), time.monotonic() - start)
             require_free_name(spec)
+            lost = unfinished_jobs(spec.name) if provider.resumes else []
             cluster, facts, differences = _bring_up(provider, spec, files, say)
         except ClusterError as error:
             raise FailureError(str(error)) from error
+    if lost and spec.storage_outlives_hosts:
+        go_on(cluster, lost, say)
     return BringUp(cluster, facts, differences, time.monotonic() - start)
 
 

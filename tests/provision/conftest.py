@@ -45,6 +45,7 @@ class Cloud:
 
     Attributes:
         fake: what it does, and is told to do.
+        machines: those that it hands out.
         endpoint: of its API.
         cli: of the client.
         hosts: which are its machines.
@@ -52,6 +53,7 @@ class Cloud:
     """
 
     fake: FakeTpu
+    machines: HostMachines
     endpoint: str
     cli: LaptopCli
     hosts: TestHosts
@@ -76,7 +78,8 @@ def cloud() -> Iterator[Cloud]:
     if why := missing():
         pytest.skip(why)
     with tempfile.TemporaryDirectory(prefix="slt-") as folder, claimed(("m1", "m2", "m3", "m4"), bucket=True) as hosts:
-        fake = FakeTpu(HostMachines(hosts), waiting_s=1.0, provisioning_s=1.0)
+        machines = HostMachines(hosts)
+        fake = FakeTpu(machines, waiting_s=1.0, provisioning_s=1.0)
         server = _serve_in(hosts, fake, Path(folder))
         secret = write_service_account(Path(folder) / "account.json")
         for file in ("roots.pem", "account.json"):
@@ -86,7 +89,7 @@ def cloud() -> Iterator[Cloud]:
             "GOOGLE_APPLICATION_CREDENTIALS": "/root/account.json",
         }
         try:
-            yield Cloud(fake, server.endpoint, LaptopCli(hosts, variables), hosts, secret)
+            yield Cloud(fake, machines, server.endpoint, LaptopCli(hosts, variables), hosts, secret)
         finally:
             server.close()
 

@@ -1,4 +1,4 @@
-"""A Cloud TPU of tests: google's own messages over TLS, states that go on with time, and errors when a test orders them.
+"""A Cloud TPU of tests: google's own messages over TLS, states that go on with time, errors when a test orders them.
 
 What it hands out as machines comes from a pool: addresses of nobody, or test hosts that have an sshd.
 """

@@ -4,12 +4,43 @@ import pytest
 
 from tests.provision.conftest import Cloud
 
-pytestmark = [pytest.mark.provision, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.provision, pytest.mark.timeout(900)]
+
+JOBS = {
+    "independent-chains": ["--set", "num_draws=40", "--set", "num_warmup=40"],
+    "sharded-mcmc": ["--set", "num_draws=20", "--set", "num_warmup=20"],
+}
+TRANSFORMER = ["--set", "steps=60", "--checkpoint-every", "10"]
 
 
-def test_up(cloud: Cloud) -> None:
+def test_a_slice_from_the_request_to_bitwise_results_over_a_preemption_and_back_to_nothing(cloud: Cloud) -> None:
     file = cloud.write("pod")
-    print(cloud.cli("up", file))
-    print(cloud.cli("submit", "psum-check"))
-    print(cloud.cli("down", "pod"))
-    assert cloud.fake.there() == {}
+    said = cloud.cli("up", file)
+    for word in ("asking for a spot v4-16", "WAITING_FOR_RESOURCES since", "PROVISIONING since", "READY since"):
+        assert f"pod-0: {word}" in said
+    record = cloud.cli.record("pod")
+    machines = cloud.machines.given["pod-0"]
+    assert [host["name"] for host in record["hosts"]] == ["pod-0-w0", "pod-0-w1"]
+    assert [host["address"] for host in record["hosts"]] == [cloud.hosts[name].address for name in machines]
+    for workload, settings in JOBS.items():
+        assert cloud.cli.json("submit", workload, *settings)["state"] == "SUCCEEDED"
+    calm = cloud.cli.json("submit", "transformer", "--name", "calm", *TRANSFORMER)
+    process = cloud.cli.start("submit", "transformer", "--name", "hurt", *TRANSFORMER)
+    cloud.cli.wait_for(lambda: has_checkpoint(cloud, "hurt"), 120)
+    cloud.fake.preempt("pod-0")
+    out, err = process.communicate(timeout=300)
+    print(out, err)
+    assert process.returncode == 0, out + err
+    assert "slice pod-0: PREEMPTED; asking for new machines, where job hurt goes on" in " ".join(err.split())
+    hurt = cloud.cli.json("results", "hurt")
+    assert hurt["result_digest"] == calm["result_digest"]
+    assert [event["step"] for event in cloud.cli.events("hurt", "resumed")][-1] >= 10
+    cloud.cli("down", "pod")
+    assert cloud.fake.there() == {} and not cloud.machines.given
+
+
+def has_checkpoint(cloud: Cloud, job: str) -> bool:
+    """Whether the copy of the job's record in the storage tells of one."""
+    assert cloud.hosts.bucket is not None
+    copies = cloud.hosts.bucket.glob(f"{job}.*/record/events.jsonl")
+    return any('"type":"checkpoint"' in copy.read_text() for copy in copies)
