@@ -21,6 +21,7 @@ from cluster.tpu_slice import Slice
 T = TypeVar("T")
 
 CALL_TIMEOUT_S = 30.0
+FIRST_RETRY_S = 0.5
 RETRY_FOR_S = 90.0
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 EVERYWHERE = "-"  # as a zone: all of them
@@ -122,7 +123,7 @@ class TpuCloud:
 
     def failure(self, operation: Operation) -> str:
         """Why what was asked for will not be; '' as long as it may."""
-        done = self._explained(lambda: operation.done(retry=self._retry(RETRY_FOR_S)))
+        done = self._explained(lambda: operation.done(retry=self._retry()))
         error = operation.exception(timeout=0) if done else None
         return explain(error, self.provider, self.accelerator) if error is not None else ""
 
@@ -147,18 +148,16 @@ class TpuCloud:
         Raises:
             NotThereError, TakenError, CloudError: in words.
         """
-        return self._explained(
-            lambda: method(request=request, retry=self._retry(RETRY_FOR_S), timeout=CALL_TIMEOUT_S), request
-        )
+        return self._explained(lambda: method(request=request, retry=self._retry(), timeout=CALL_TIMEOUT_S), request)
 
     def _list(self, method: Callable[..., Iterable[T]], request: Any) -> list[T]:
         """All pages of a list; raises as `_call` does."""
-        retry = self._retry(RETRY_FOR_S)
+        retry = self._retry()
         return self._explained(lambda: list(method(request=request, retry=retry, timeout=CALL_TIMEOUT_S)), request)
 
-    def _retry(self, timeout_s: float) -> Retry:
+    def _retry(self) -> Retry:
         """Pauses are random, up to twice as long each time: many clients do not come back at one moment."""
-        return Retry(predicate=may_pass, initial=0.5, maximum=10.0, multiplier=2.0, timeout=timeout_s)
+        return Retry(predicate=may_pass, initial=FIRST_RETRY_S, maximum=10.0, multiplier=2.0, timeout=RETRY_FOR_S)
 
     def _explained(self, act: Callable[[], T], request: Any = None) -> T:
         try:

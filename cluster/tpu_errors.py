@@ -1,4 +1,4 @@
-"""What refusals of the Cloud TPU API mean to a person, and which of them may pass. Pure: takes exceptions of its client."""
+"""What refusals of the Cloud TPU API mean to a person, and which of them may pass. Takes exceptions of its client."""
 
 from collections.abc import Callable
 

@@ -338,6 +338,7 @@ class TpuServer:
         folder: where the certificate of `address` is put, `roots.pem`, which clients must be told to trust.
 
     Attributes:
+        fake: what answers from now on.
         endpoint: HOST:PORT.
         roots: the file.
     """
@@ -345,14 +346,14 @@ class TpuServer:
     def __init__(self, fake: FakeTpu, folder: Path, address: str = "127.0.0.1"):
         from tests.provision.credentials import make_certificate
 
-        self._fake = fake
+        self.fake = fake
         self.roots = folder / "roots.pem"
         key = make_certificate(address, self.roots)
         self._server = grpc.server(concurrent.futures.ThreadPoolExecutor(16))
         handlers = {method: self._handler(method, request, response) for method, (request, response) in METHODS.items()}
         operations = {
             "GetOperation": grpc.unary_unary_rpc_method_handler(
-                lambda request, context: fake.operation(request.name),
+                lambda request, context: self.fake.operation(request.name),
                 operations_pb2.GetOperationRequest.FromString,
                 operations_pb2.Operation.SerializeToString,
             )
@@ -375,9 +376,9 @@ class TpuServer:
             bearer = dict(context.invocation_metadata()).get("authorization", "")
             if not bearer.startswith("Bearer "):
                 context.abort(grpc.StatusCode.UNAUTHENTICATED, "Request had no credentials")
-            self._fake.secrets.add(bearer.removeprefix("Bearer "))
+            self.fake.secrets.add(bearer.removeprefix("Bearer "))
             try:
-                return self._fake.answer(method, request)
+                return self.fake.answer(method, request)
             except Refusal as refusal:
                 context.abort_with_status(_status(refusal))
 
