@@ -63,7 +63,7 @@ def test_hosts_follow_from_slices(tmp_path: Path, lines: str, hosts: int, all_sl
         (
             "v4-16\n",
             "v4-16\nnum_slices: 2\nnum_hosts: 2\n",
-            "num_slices: 2 of tpu-v4-16 are 4 hosts, and num_hosts is 2",
+            "num_slices: 2 of tpu-v4-16 are 4 hosts, and num_ho",
         ),
         ("v4-16\n", "v4-16\nnum_slices: 0\n", "num_slices: must be a whole number from 1 to 32, not 0"),
         ("tpu-v4-16\n", "cpu\nnum_slices: 1\n", "num_slices: is for TPU slices; cpu has none: num_hosts"),
