@@ -16,7 +16,7 @@ from cluster.plan import Action, host_actions
 from cluster.provider import Say, Trouble
 from cluster.record import Cluster, cluster_folder
 from cluster.spec import ClusterSpec
-from cluster.ssh_provider import SshProvider, close_tunnel
+from cluster.ssh_provider import SshProvider, close_tunnel, links_folder
 from cluster.tpu_key import make_key, private_key
 from cluster.tpu_slice import ABSENT, DELETING, ID_LABEL, Slice
 
@@ -54,9 +54,9 @@ class GcpTpuProvider:
         if not self.slices.is_ready(found[0]):  # the head is on the first
             return None
         self._made_by = found[0].labels.get(ID_LABEL, "")
+        if self._made_by and self._made_by == self.slices.request_id() and Cluster.load(self.spec.name) is None:
+            return None  # by an `up` from here that did not come to its end, and may have been killed just now
         self._machines = self._reach([slice_ for slice_ in found if self.slices.is_ready(slice_)])
-        if self._made_by and self._made_by == self.slices.request_id():  # by an `up` that may have been killed just now
-            self.machines.wait_for_sshd(self.machines.machines[:1], SSHD_TIMEOUT_S)
         return self.machines.find()
 
     def plan_up(self) -> list[Action]:
@@ -107,6 +107,7 @@ class GcpTpuProvider:
         except ClusterError as error:
             return [str(error)]
         shutil.rmtree(cluster_folder(self.spec.name), ignore_errors=True)
+        shutil.rmtree(links_folder(self.spec.name), ignore_errors=True)
         return []
 
     def delete_from_head(self) -> None:

@@ -52,7 +52,7 @@ class SshProvider:
         self.access = access
         self.spec = spec
         self.name = spec.name
-        self._links = Path(short_folder(f"links {home()} {spec.name}"))
+        self._links = links_folder(spec.name)
         self.machines = [RemoteMachine(Ssh(target, access, spec.name, self._links), spec) for target in access.targets]
 
     def find(self) -> Cluster | None:
@@ -213,6 +213,11 @@ class SshProvider:
             accelerator=self.spec.accelerator,
             hosts=(HostRequest(index=index, name=machine.host, address=machine.known.address, place=place),),
         )
+
+
+def links_folder(name: str) -> Path:
+    """Where the sockets of connections to a cluster's machines lie, while a command has them open."""
+    return Path(short_folder(f"links {home()} {name}"))
 
 
 def close_tunnel(name: str) -> None:

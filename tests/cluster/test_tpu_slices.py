@@ -105,8 +105,8 @@ def test_machines_are_hosts_in_the_order_of_their_worker_ids(zone: Zone) -> None
     zone.begin(provider)
     targets = provider._reach(provider.slices.now()).access.targets
     assert [(target.name, target.address) for target in targets] == [
-        ("pod-0-w0", "198.51.100.10"), ("pod-0-w1", "198.51.100.11"),
-        ("pod-1-w0", "198.51.100.10"), ("pod-1-w1", "198.51.100.11"),
+        ("pod-0-w0", "127.0.2.10"), ("pod-0-w1", "127.0.2.11"),
+        ("pod-1-w0", "127.0.2.10"), ("pod-1-w1", "127.0.2.11"),
     ]  # fmt: skip
 
 

@@ -48,10 +48,10 @@ class Machines(Protocol):
 
 
 class NoMachines:
-    """Addresses at which nobody is: of the block that is for documentation."""
+    """Addresses at which no machine is; nothing that is sent there leaves this one."""
 
     def take(self, slice_: str, count: int, metadata: Mapping[str, str]) -> Sequence[tuple[str, str]]:
-        return [(f"192.0.2.{10 + worker}", f"198.51.100.{10 + worker}") for worker in range(count)]
+        return [(f"127.0.1.{10 + worker}", f"127.0.2.{10 + worker}") for worker in range(count)]
 
     def give_back(self, slice_: str) -> None:
         pass
