@@ -60,13 +60,17 @@ class GcpTpuProvider:
         return self.machines.find()
 
     def plan_up(self) -> list[Action]:
+        from cluster.tpu_plan import plan_up  # here, as in `__init__`
+
         hosts = [target.name for name in self.slices.names for target in self._targets(Slice(name=name))]
-        return [*self.slices.plan_up(), *host_actions("start", hosts)]
+        return [*plan_up(self.slices), *host_actions("start", hosts)]
 
     def plan_down(self) -> list[Action]:
+        from cluster.tpu_plan import plan_down
+
         cluster = Cluster.load(self.spec.name)
         hosts = [host.name for host in cluster.hosts] if cluster is not None else []
-        return [*host_actions("end", hosts), *self.slices.plan_down()]
+        return [*host_actions("end", hosts), *plan_down(self.slices)]
 
     def create(self, code: Code, say: Say, head_has_code: Callable[[], None]) -> Cluster:
         close_tunnel(self.spec.name)  # to machines that may be gone
@@ -113,8 +117,10 @@ class GcpTpuProvider:
     def delete_from_head(self) -> None:
         """Deletes the slices that `up` has made, the head's last; called on the head, with its service account."""
         if not self.provider.adopt:
-            found = [address.address for addresses in psutil.net_if_addrs().values() for address in addresses]
-            self.slices.delete_from_inside(found)
+            from cluster.tpu_self_delete import delete_from_inside
+
+            own = [address.address for addresses in psutil.net_if_addrs().values() for address in addresses]
+            delete_from_inside(self.slices.cloud, self.spec.name, own)
 
     def troubles(self) -> Sequence[Trouble]:
         head, *others = self.slices.look()

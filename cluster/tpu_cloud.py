@@ -47,22 +47,22 @@ class TpuCloud:
         options = ClientOptions(api_endpoint=provider.endpoint) if provider.endpoint else ClientOptions()
         self._client = self._explained(lambda: tpu_v2.TpuClient(client_options=options))
 
-    def slices(self) -> dict[str, Slice]:
-        """All that is there, whoever made it: `{name: slice}`."""
+    def slices(self) -> list[Slice]:
+        """All that is there, whoever made it."""
         parent = self.provider.parent
-        found: dict[str, Slice] = {}
+        found: dict[tuple[str, str], Slice] = {}
         for request in self._list(self._client.list_queued_resources, tpu_v2.ListQueuedResourcesRequest(parent=parent)):
             for spec in request.tpu.node_spec:
                 slice_ = self._of_request(request, spec)
-                found[slice_.name] = slice_
+                found[slice_.zone, slice_.name] = slice_
         for node in self._list(self._client.list_nodes, tpu_v2.ListNodesRequest(parent=parent)):
             slice_ = _of_node(node)
-            asked = found.get(slice_.name)
-            found[slice_.name] = slice_ if asked is None else dataclasses.replace(
+            asked = found.get((slice_.zone, slice_.name))
+            found[slice_.zone, slice_.name] = slice_ if asked is None else dataclasses.replace(
                 slice_, request=asked.request, problem=asked.problem, spot=asked.spot, created=asked.created,
                 labels={**asked.labels, **slice_.labels},
             )  # fmt: skip
-        return found
+        return list(found.values())
 
     def request(
         self, name: str, spec: ClusterSpec, labels: Mapping[str, str], metadata: Mapping[str, str]
@@ -109,7 +109,7 @@ class TpuCloud:
 
     def delete(self, slice_: Slice) -> None:
         """Begins to delete a slice: its request with its TPU VM, or a TPU VM whose request is gone."""
-        parent = self.provider.parent
+        parent = f"projects/{self.provider.project}/locations/{slice_.zone}"
         try:
             if slice_.request:
                 name = f"{parent}/queuedResources/{slice_.name}"
@@ -134,6 +134,7 @@ class TpuCloud:
             problem = advice_of_status(error.code, error.message, self.provider, self.accelerator)
         return Slice(
             name=spec.node_id or request.name.rpartition("/")[2],
+            zone=_zone(request.name),
             request=request.state.state.name,
             problem=problem,
             labels=dict(spec.node.labels),
@@ -189,10 +190,17 @@ def _of_node(node: Any) -> Slice:
     health = node.health.name
     return Slice(
         name=node.name.rpartition("/")[2],
+        zone=_zone(node.name),
         node=node.state.name,
         health="" if health in ("HEALTHY", "HEALTH_UNSPECIFIED") else health,
         labels=dict(node.labels),
         tpu_type=node.accelerator_type,
         addresses=[(endpoint.ip_address, endpoint.access_config.external_ip) for endpoint in node.network_endpoints],
         spot=node.scheduling_config.spot,
+        created=node.create_time.isoformat() if node.create_time else "",
     )
+
+
+def _zone(name: str) -> str:
+    """Of the full name of something: projects/P/locations/ZONE/..."""
+    return name.split("/")[3]

@@ -20,6 +20,7 @@ class Slice:
 
     Attributes:
         name: of the request and of the TPU VM.
+        zone: where it is; '' where it is not there.
         request: its state, as the API says (`WAITING_FOR_RESOURCES`); '' where there is none.
         node: the TPU VM's state (`READY`); '' where there is none.
         health: the TPU VM's, where it is not well (`UNHEALTHY_MAINTENANCE`); else ''.
@@ -32,6 +33,7 @@ class Slice:
     """
 
     name: str
+    zone: str = ""
     request: str = ""
     node: str = ""
     health: str = ""
@@ -48,6 +50,15 @@ class Slice:
         if self.node in DEAD_NODES or self.request in ("", "ACTIVE"):
             return self.node or self.request or ABSENT
         return self.request
+
+    @property
+    def is_there(self) -> bool:
+        return bool(self.request or self.node)
+
+    @property
+    def is_going(self) -> bool:
+        """Whether its deletion has begun."""
+        return (self.request or self.node) == DELETING
 
     @property
     def is_dead(self) -> bool:

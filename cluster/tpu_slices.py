@@ -11,12 +11,11 @@ from google.api_core.operation import Operation
 
 from cluster.errors import ClusterError
 from cluster.gcp_spec import GcpTpuProviderSpec
-from cluster.plan import Action
 from cluster.provider import Say
 from cluster.record import cluster_folder, write_json
 from cluster.spec import ClusterSpec
 from cluster.tpu_cloud import CloudError, TakenError, TpuCloud
-from cluster.tpu_slice import ABSENT, DELETING, ID_LABEL, LABEL, USER_LABEL, Slice, label_value
+from cluster.tpu_slice import ABSENT, ID_LABEL, LABEL, USER_LABEL, Slice, label_value
 
 FIRST_POLL_S = 0.5
 LAST_POLL_S = 10.0
@@ -57,7 +56,7 @@ class TpuSlices:
 
     def look(self) -> list[Slice]:
         """As `now`, of whatever type and whoever's they are."""
-        there = self.cloud.slices()
+        there = {slice_.name: slice_ for slice_ in self.cloud.slices()}
         return [there.get(name, Slice(name=name)) for name in self.names]
 
     def _require_good(self, slice_: Slice) -> None:
@@ -67,7 +66,7 @@ class TpuSlices:
                 raise ClusterError(f"TPU VM {slice_.name} is not there ({where}); `adopt` names those that are")
             if slice_.is_dead:
                 raise ClusterError(f"TPU VM {slice_.name} is {slice_.state} ({where}): it cannot be used")
-        elif (slice_.node or slice_.request) and slice_.labels.get(LABEL) != self.spec.name:
+        elif slice_.is_there and slice_.labels.get(LABEL) != self.spec.name:
             raise ClusterError(
                 f"there is a {slice_.name} already ({where}), which is not of a cluster {self.spec.name!r} of ours: "
                 f"choose another `name`, or adopt it ({{adopt: [{slice_.name}]}})"
@@ -85,7 +84,7 @@ class TpuSlices:
     def ours(self) -> list[Slice]:
         """All that this cluster's `up` has made, those of an earlier cluster file too."""
         request_id = self.request_id()
-        return [slice_ for slice_ in self.cloud.slices().values() if slice_.is_of(self.spec.name, request_id)]
+        return [slice_ for slice_ in self.cloud.slices() if slice_.is_of(self.spec.name, request_id)]
 
     # -- the record, without which nothing is asked for
 
@@ -113,12 +112,12 @@ class TpuSlices:
         found = self.now()
         self._require_ours(found)
         for dead in found:
-            if dead.is_dead or dead.request == DELETING:
+            if dead.is_dead or dead.is_going:
                 say(f"{dead.name}: {dead.state}{_because(dead)}; deleting it, to ask for it again")
-        self._delete_all([slice_ for slice_ in found if slice_.is_dead or slice_.request == DELETING])
-        names = [s.name for s in found if s.is_dead or s.request == DELETING or not (s.request or s.node)]
+        self._delete_all([slice_ for slice_ in found if slice_.is_dead or slice_.is_going])
+        names = [slice_.name for slice_ in found if slice_.is_dead or slice_.is_going or not slice_.is_there]
         for name in names:
-            say(f"{name}: asking for a {self._what()} in {self.provider.zone}")
+            say(f"{name}: asking for a {self.what()} in {self.provider.zone}")
             try:
                 self._operations[name] = self.cloud.request(name, self.spec, self._labels(), metadata)
             except TakenError:  # by an earlier try of this very call, or by somebody else just now: `now` tells
@@ -132,13 +131,14 @@ class TpuSlices:
             USER_LABEL: label_value(getpass.getuser()),
         }
 
-    def _what(self) -> str:
+    def what(self) -> str:
+        """What is asked for, in words."""
         tier = "spot" if self.provider.spot else "reserved" if self.provider.reservation else "on-demand"
         return f"{tier} {self.spec.hardware.tpu_type}"
 
     def _require_ours(self, found: Sequence[Slice]) -> None:
         for slice_ in found:
-            if (slice_.request or slice_.node) and not slice_.is_of(self.spec.name, self.request_id()):
+            if slice_.is_there and not slice_.is_of(self.spec.name, self.request_id()):
                 who = slice_.labels.get(USER_LABEL, "somebody")
                 raise ClusterError(
                     f"slice {slice_.name} was made by {who} from another machine or state folder, and its cluster does "
@@ -213,7 +213,7 @@ class TpuSlices:
                 raise ClusterError(self._not_deleted(left, problem))
             for slice_ in left:
                 try:
-                    if (slice_.request or slice_.node) != DELETING:
+                    if not slice_.is_going:
                         self.cloud.delete(slice_)
                 except CloudError as error:  # some states must pass before it can be deleted
                     problem = str(error)
@@ -226,57 +226,6 @@ class TpuSlices:
             f"not deleted after {DELETE_TIMEOUT_S / 60:.0f} min, and maybe billed: {names}; "
             f"`spmd-launch down {self.spec.name}` again{f' ({problem})' if problem else ''}"
         )
-
-    def delete_from_inside(self, own_addresses: Sequence[str]) -> None:
-        """Deletes all of the cluster, called on one of its machines, whose slice goes last.
-
-        Args:
-            own_addresses: of this machine.
-
-        Raises:
-            ClusterError: this machine is none of the cluster's, or the cloud refuses.
-        """
-        there = self.cloud.slices().values()
-        here = [s for s in there if any(internal in own_addresses for internal, _ in s.addresses)]
-        if not here or here[0].labels.get(LABEL) != self.spec.name:
-            raise ClusterError(
-                f"this machine ({', '.join(own_addresses)}) is of no slice of cluster {self.spec.name!r}"
-            )
-        ours = [s for s in there if s.is_of(self.spec.name, here[0].labels.get(ID_LABEL, ""))]
-        for slice_ in sorted(ours, key=lambda slice_: slice_.name == here[0].name):
-            self.cloud.delete(slice_)
-
-    # -- plans
-
-    def plan_up(self) -> list[Action]:
-        """See `cluster.provider.Provider`."""
-        actions = []
-        for slice_ in self.now():
-            detail = f"{self._what()}, {self.provider.zone}"
-            if slice_.is_dead:
-                actions.append(Action(verb="delete", kind="queued resource", name=slice_.name, detail=slice_.state))
-            if slice_.is_dead or not (slice_.request or slice_.node):
-                actions.append(Action(verb="create", kind="queued resource", name=slice_.name, detail=detail))
-                actions.append(Action(verb="create", kind="TPU VM", name=slice_.name, detail=self._hosts()))
-            else:
-                kind = "TPU VM" if slice_.node else "queued resource"
-                actions.append(Action(verb="keep", kind=kind, name=slice_.name, detail=slice_.state))
-        return actions
-
-    def _hosts(self) -> str:
-        return f"{self.spec.hardware.hosts_per_slice} host(s) x {self.spec.devices_per_host} device(s)"
-
-    def plan_down(self) -> list[Action]:
-        """See `cluster.provider.Provider`."""
-        if self.adopted:
-            return [Action(verb="keep", kind="TPU VM", name=name, detail="adopted") for name in self.names]
-        actions = []
-        for slice_ in sorted(self.ours(), key=lambda slice_: slice_.name) if self.request_id() else ():
-            if slice_.request:
-                actions.append(Action(verb="delete", kind="queued resource", name=slice_.name, detail=slice_.state))
-            if slice_.node:
-                actions.append(Action(verb="delete", kind="TPU VM", name=slice_.name, detail=slice_.state))
-        return actions
 
 
 def _because(slice_: Slice) -> str:

@@ -1,9 +1,11 @@
 """A head that will not come back, as the cloud that had it says; what a client does about it."""
 
+import contextlib
 import time
+from collections.abc import Sequence
 
 from cluster.errors import ClusterError
-from cluster.provider import Say, provider_for
+from cluster.provider import Say, Trouble, provider_for
 from cluster.record import Cluster
 from launcher.bringup import up
 from launcher.errors import FailureError
@@ -34,16 +36,35 @@ class HeadWatch:
         Raises:
             HeadLostError: it will not.
         """
-        if not self._cluster.spec.provider.is_paid or time.monotonic() - self._asked < ASK_PERIOD_S:
+        if time.monotonic() - self._asked < ASK_PERIOD_S:
             return
         try:
-            provider = provider_for(self._cluster.spec)
-            gone = [trouble.text for trouble in provider.troubles() if trouble.head_is_gone]
+            gone = [trouble.text for trouble in _ask(self._cluster) if trouble.head_is_gone]
         except ClusterError:  # no way to the cloud, either: then it is this client that is cut off
             gone = []
         self._asked = time.monotonic()
         if gone:
             raise HeadLostError(f"cluster {self._cluster.name!r} has lost its head: {gone[0]}")
+
+
+def describe_troubles(cluster: Cluster) -> list[str]:
+    """What the cloud says of machines that are not as they should be, and what to do, a line each."""
+    try:
+        found = _ask(cluster)
+    except ClusterError as error:
+        return [f"its cloud cannot be asked: {error}"]
+    lines = [trouble.text for trouble in found]
+    if any(trouble.head_is_gone for trouble in found):
+        goes_on = "; its jobs go on there from their storage" if cluster.spec.storage_outlives_hosts else ""
+        lines.append(f"the head is gone: `spmd-launch up FILE` asks for new machines{goes_on}")
+    return lines
+
+
+def _ask(cluster: Cluster) -> Sequence[Trouble]:
+    if not cluster.spec.provider.is_paid:  # no cloud has its machines
+        return ()
+    with contextlib.closing(provider_for(cluster.spec)) as provider:
+        return provider.troubles()
 
 
 def bring_back(cluster: Cluster, job: str, lost: str, say: Say) -> Cluster:

@@ -10,6 +10,7 @@ from launcher.cli.console import is_terminal, next_commands, show_json, table
 from launcher.cli.results import find_job
 from launcher.errors import FailureError, UserError
 from launcher.job_folder import JobFolder, all_jobs
+from launcher.lost_head import describe_troubles
 from launcher.protocol import Connection
 
 PERIOD_S = 1.0
@@ -52,11 +53,11 @@ def cluster_status(name: str) -> dict[str, Any]:
     The state is `READY`, `WARM`, `LOST HOSTS`, `DEAD`, `INCOMPLETE`, or, where nothing is known, `UNREACHABLE`.
     """
     cluster = Cluster.load(name)
-    nothing: dict[str, Any] = {"name": name, "hosts": [], "jobs": [], "queue": []}
+    nothing: dict[str, Any] = {"name": name, "hosts": [], "jobs": [], "queue": [], "troubles": []}
     if cluster is None:
         return nothing | {"state": "INCOMPLETE"}
     if problem := cluster.problem():
-        return nothing | {"state": "UNREACHABLE", "message": problem}
+        return nothing | {"state": "UNREACHABLE", "message": problem, "troubles": describe_troubles(cluster)}
     if not cluster.alive():
         return nothing | {"state": "DEAD"}
     try:
@@ -68,11 +69,16 @@ def cluster_status(name: str) -> dict[str, Any]:
         return nothing | {"state": "DEAD", "message": str(error)}
     standbys = {host["standby"] for host in answer["hosts"]}
     state = "LOST HOSTS" if "LOST" in standbys else "WARM" if standbys == {"WARM"} else "READY"
-    return {"state": state, "spec": cluster.spec.to_json(), "created": cluster.created, **answer}
+    troubles = describe_troubles(cluster) if state == "LOST HOSTS" else []
+    return {
+        "state": state, "spec": cluster.spec.to_json(), "created": cluster.created, "troubles": troubles, **answer
+    }  # fmt: skip
 
 
 def _print_cluster(cluster: dict[str, Any]) -> None:
     click.echo(f"cluster {cluster['name']}: {cluster['state']}")
+    for trouble in cluster["troubles"]:
+        click.echo(f"! {trouble}")
     if cluster["state"] == "UNREACHABLE":
         click.echo(f"  {cluster['message']}; if it is up, its jobs go on")
         return

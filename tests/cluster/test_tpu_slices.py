@@ -1,6 +1,7 @@
 """Slices asked for, waited for and deleted, through google's own client, at a server in this process."""
 
 import dataclasses
+import json
 import os
 import tempfile
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from cluster.plan import Action
 from cluster.record import cluster_folder, save_spec
 from cluster.spec import ClusterSpec
 from cluster.tpu_key import make_key
+from cluster.tpu_self_delete import delete_from_inside
 from tests.provision.credentials import write_service_account
 from tests.provision.fake_tpu import FakeTpu, NoMachines, TpuServer
 
@@ -289,3 +291,27 @@ def test_without_credentials_it_says_how_to_get_some(zone: Zone, monkeypatch: py
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nonexistent/account.json")
     with pytest.raises(ClusterError, match="no valid credentials: `gcloud auth application-default login`"):
         zone.provider()
+
+
+def test_a_head_deletes_its_own_cluster_and_its_own_slice_last(zone: Zone) -> None:
+    zone.fake.make_node("other", "v4-16", "us-central2-b", {})
+    provider = zone.provider()
+    zone.begin(provider)
+    with pytest.raises(ClusterError, match="is of no slice of a cluster 'pod' of ours"):
+        delete_from_inside(provider.slices.cloud, "pod", ["10.9.9.9"])
+    zone.fake.calls.clear()
+    delete_from_inside(provider.slices.cloud, "pod", ["127.0.0.1", "127.0.1.10"])
+    deleted = [name.rpartition("/")[2] for method, name in zone.fake.calls if method == "DeleteQueuedResource"]
+    assert deleted == ["pod-1", "pod-0"]
+    assert provider.delete(NO_CODE) == [] and [key.rpartition("/")[2] for key in zone.fake.there()] == ["other"]
+
+
+def test_nothing_of_the_credentials_is_on_record_or_said(zone: Zone, folder: Path, state_folder: Path) -> None:
+    provider = zone.provider()
+    plan = str(provider.plan_up())
+    zone.begin(provider)
+    secrets = [*zone.fake.secrets, json.loads((folder / "account.json").read_text())["private_key"].splitlines()[5]]
+    assert len(secrets) == 2 and all(len(secret) > 40 for secret in secrets)
+    texts = [path.read_text() for path in state_folder.rglob("*") if path.is_file()]
+    for text in (plan, *zone.said, *texts):
+        assert not any(secret in text for secret in secrets)
