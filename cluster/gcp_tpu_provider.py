@@ -18,7 +18,7 @@ from cluster.record import Cluster, cluster_folder
 from cluster.spec import ClusterSpec
 from cluster.ssh_provider import SshProvider, close_tunnel, links_folder
 from cluster.tpu_key import make_key, private_key
-from cluster.tpu_slice import ABSENT, DELETING, ID_LABEL, Slice
+from cluster.tpu_slice import ID_LABEL, Slice
 
 SSHD_TIMEOUT_S = 300.0  # from READY until a machine has booted and knows our key
 
@@ -123,14 +123,16 @@ class GcpTpuProvider:
             delete_from_inside(self.slices.cloud, self.spec.name, own)
 
     def troubles(self) -> Sequence[Trouble]:
-        head, *others = self.slices.look()
-        gone = head.is_dead or head.state in (ABSENT, DELETING)
-        found = [Trouble(text=f"slice {head.name}: {head.state}", head_is_gone=True)] if gone else []
-        return found + [
-            Trouble(text=f"slice {slice_.name}: {slice_.state} {slice_.health}".strip())
-            for slice_ in (others if gone else [head, *others])
+        return [
+            self._trouble(slice_, is_head=index == 0)
+            for index, slice_ in enumerate(self.slices.look())
             if slice_.health or not self.slices.is_ready(slice_)
         ]
+
+    def _trouble(self, slice_: Slice, *, is_head: bool) -> Trouble:
+        deleted = slice_.is_going or not slice_.is_there
+        words = f"slice {slice_.name}: {slice_.state} {slice_.health}".strip()
+        return Trouble(text=words, head_is_gone=is_head and (slice_.is_dead or deleted), by_order=deleted)
 
     def close(self) -> None:
         if self._machines is not None:

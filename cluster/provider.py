@@ -20,10 +20,12 @@ class Trouble:
     Attributes:
         text: one line, as `slice pod-0: PREEMPTED`.
         head_is_gone: the head was one of them, and will not come back.
+        by_order: somebody has deleted them, or the cluster itself has: nobody may ask for them again unbidden.
     """
 
     text: str
     head_is_gone: bool = False
+    by_order: bool = False
 
 
 class Provider(Protocol):

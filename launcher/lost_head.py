@@ -34,17 +34,19 @@ class HeadWatch:
         """Returns where the head may come back, or nothing is known.
 
         Raises:
-            HeadLostError: it will not.
+            HeadLostError: it was taken away.
+            FailureError: somebody has deleted it.
         """
         if time.monotonic() - self._asked < ASK_PERIOD_S:
             return
         try:
-            gone = [trouble.text for trouble in _ask(self._cluster) if trouble.head_is_gone]
+            gone = [trouble for trouble in _ask(self._cluster) if trouble.head_is_gone]
         except ClusterError:  # no way to the cloud, either: then it is this client that is cut off
             gone = []
         self._asked = time.monotonic()
         if gone:
-            raise HeadLostError(f"cluster {self._cluster.name!r} has lost its head: {gone[0]}")
+            kind = FailureError if gone[0].by_order else HeadLostError
+            raise kind(f"cluster {self._cluster.name!r} has lost its head: {gone[0].text}")
 
 
 def describe_troubles(cluster: Cluster) -> list[str]:

@@ -141,7 +141,7 @@ def test_a_dead_slice_is_asked_for_again_and_no_other(zone: Zone) -> None:
     assert "pod-1: PREEMPTED; deleting it, to ask for it again" in zone.said
     assert provider.troubles() == []
     zone.fake.preempt("pod-0")
-    assert [trouble.head_is_gone for trouble in provider.troubles()] == [True]
+    assert [(trouble.head_is_gone, trouble.by_order) for trouble in provider.troubles()] == [(True, False)]
     zone.fake.health("pod-1", "UNHEALTHY_MAINTENANCE")
     assert [trouble.text for trouble in provider.troubles()][1:] == ["slice pod-1: READY UNHEALTHY_MAINTENANCE"]
 
@@ -301,6 +301,8 @@ def test_a_head_deletes_its_own_cluster_and_its_own_slice_last(zone: Zone) -> No
         delete_from_inside(provider.slices.cloud, "pod", ["10.9.9.9"])
     zone.fake.calls.clear()
     delete_from_inside(provider.slices.cloud, "pod", ["127.0.0.1", "127.0.1.10"])
+    [head, _] = provider.troubles()
+    assert (head.text, head.head_is_gone, head.by_order) == ("slice pod-0: DELETING", True, True)
     deleted = [name.rpartition("/")[2] for method, name in zone.fake.calls if method == "DeleteQueuedResource"]
     assert deleted == ["pod-1", "pod-0"]
     assert provider.delete(NO_CODE) == [] and [key.rpartition("/")[2] for key in zone.fake.there()] == ["other"]
