@@ -66,7 +66,8 @@ class Slice:
 
     def is_ready(self, num_hosts: int) -> bool:
         """Whether all its machines can be reached for."""
-        return self.node == "READY" and len(self.addresses) == num_hosts and not self.is_dead
+        is_good = not self.is_dead and not self.is_going
+        return self.node == "READY" and len(self.addresses) == num_hosts and is_good
 
     def is_of(self, cluster: str, request_id: str) -> bool:
         """Whether that `up` of that cluster has made it."""

@@ -5,7 +5,7 @@ import getpass
 import json
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from google.api_core.operation import Operation
 
@@ -14,15 +14,11 @@ from cluster.gcp_spec import GcpTpuProviderSpec
 from cluster.provider import Say
 from cluster.record import cluster_folder, write_json
 from cluster.spec import ClusterSpec
-from cluster.tpu_cloud import CloudError, TakenError, TpuCloud
+from cluster.tpu_cloud import TakenError, TpuCloud
+from cluster.tpu_delete import FIRST_POLL_S, LAST_POLL_S, POLL_GROWTH, delete_until_gone
 from cluster.tpu_slice import ABSENT, ID_LABEL, LABEL, USER_LABEL, Slice, label_value
 
-FIRST_POLL_S = 0.5
-LAST_POLL_S = 10.0
-POLL_GROWTH = 1.3
 WHOLE_TIMEOUT_S = 900.0  # from ACTIVE until all machines of a slice are there
-DELETE_TIMEOUT_S = 600.0
-SURE_PAUSE_S = 1.0  # between two lists that show nothing, before it is believed
 REQUEST = "slices.json"  # in the cluster's folder, before the first call that makes anything
 
 
@@ -114,10 +110,11 @@ class TpuSlices:
         for dead in found:
             if dead.is_dead or dead.is_going:
                 say(f"{dead.name}: {dead.state}{_because(dead)}; deleting it, to ask for it again")
-        self._delete_all([slice_ for slice_ in found if slice_.is_dead or slice_.is_going])
         names = [slice_.name for slice_ in found if slice_.is_dead or slice_.is_going or not slice_.is_there]
+        if any(slice_.is_there for slice_ in found if slice_.name in names):
+            self._delete(lambda slice_: slice_.name in names)
         for name in names:
-            say(f"{name}: asking for a {self.what()} in {self.provider.zone}")
+            say(f"{name}: asking for {self.what()}, in {self.provider.zone}")
             try:
                 self._operations[name] = self.cloud.request(name, self.spec, self._labels(), metadata)
             except TakenError:  # by an earlier try of this very call, or by somebody else just now: `now` tells
@@ -133,8 +130,8 @@ class TpuSlices:
 
     def what(self) -> str:
         """What is asked for, in words."""
-        tier = "spot" if self.provider.spot else "reserved" if self.provider.reservation else "on-demand"
-        return f"{tier} {self.spec.hardware.tpu_type}"
+        tier = "spot" if self.provider.spot else "reserved" if self.provider.reservation else "on demand"
+        return f"{self.spec.hardware.tpu_type}, {tier}"
 
     def _require_ours(self, found: Sequence[Slice]) -> None:
         for slice_ in found:
@@ -189,42 +186,21 @@ class TpuSlices:
     # -- down
 
     def delete(self) -> None:
-        """Deletes all of ours, and returns when lists show none.
+        """Deletes all that this cluster's `up` has made, those of an earlier file too; returns when none is left.
 
         Raises:
             ClusterError: what is left, or that the cloud cannot be asked.
         """
         if self.request_id() and not self.adopted:
-            self._delete_all(None)
+            self._delete(lambda slice_: True)
 
-    def _delete_all(self, slices: Sequence[Slice] | None) -> None:
-        """Deletes some, or all of ours, until two lists in a row show none: the first may be older than a request."""
-        if slices is not None and not slices:
-            return
-        names = None if slices is None else {slice_.name for slice_ in slices}
-        deadline = time.monotonic() + DELETE_TIMEOUT_S
-        pause, empty, problem = FIRST_POLL_S, 0, ""
-        while True:
-            left = [slice_ for slice_ in self.ours() if names is None or slice_.name in names]
-            empty = 0 if left else empty + 1
-            if empty == 2:
-                return
-            if time.monotonic() > deadline:
-                raise ClusterError(self._not_deleted(left, problem))
-            for slice_ in left:
-                try:
-                    if not slice_.is_going:
-                        self.cloud.delete(slice_)
-                except CloudError as error:  # some states must pass before it can be deleted
-                    problem = str(error)
-            time.sleep(pause if left else SURE_PAUSE_S)
-            pause = min(pause * POLL_GROWTH, LAST_POLL_S)
-
-    def _not_deleted(self, left: Sequence[Slice], problem: str) -> str:
-        names = ", ".join(f"{slice_.name} ({slice_.state})" for slice_ in left)
-        return (
-            f"not deleted after {DELETE_TIMEOUT_S / 60:.0f} min, and maybe billed: {names}; "
-            f"`spmd-launch down {self.spec.name}` again{f' ({problem})' if problem else ''}"
+    def _delete(self, is_meant: Callable[[Slice], bool]) -> None:
+        """Deletes those of ours."""
+        request_id = self.request_id()
+        delete_until_gone(
+            self.cloud,
+            lambda slice_: slice_.is_of(self.spec.name, request_id) and is_meant(slice_),
+            f"`spmd-launch down {self.spec.name}`",
         )
 
 

@@ -221,6 +221,8 @@ def _bring_up(
     except BaseException:
         for starter in starters:
             starter.end()
+        if provider.resumes:
+            say("deleting what was asked for")
         for line in _delete(provider, spec.name, code, "the cluster did not come up"):
             say(f"! {line}")
         raise

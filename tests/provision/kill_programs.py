@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 
-from cluster import tpu_slices
+from cluster import tpu_delete, tpu_slices
 from cluster.config_file import load
 from launcher import bringup
 
@@ -24,4 +24,4 @@ def down(name: str, environment: Mapping[str, str]) -> None:
 
 def _prepare(environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
-    tpu_slices.FIRST_POLL_S = tpu_slices.SURE_PAUSE_S = 0.02
+    tpu_slices.FIRST_POLL_S = tpu_delete.FIRST_POLL_S = tpu_delete.SURE_PAUSE_S = 0.02

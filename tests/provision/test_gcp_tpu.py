@@ -16,7 +16,12 @@ TRANSFORMER = ["--set", "steps=24", "--checkpoint-every", "4"]
 def test_a_slice_from_the_request_to_bitwise_results_over_a_preemption_and_back_to_nothing(cloud: Cloud) -> None:
     file = cloud.write("pod")
     said = cloud.cli("up", file)
-    for word in ("asking for a spot v4-16", "WAITING_FOR_RESOURCES since", "PROVISIONING since", "READY since"):
+    for word in (
+        "asking for v4-16, spot, in us-central2-b",
+        "WAITING_FOR_RESOURCES since",
+        "PROVISIONING since",
+        "READY since",
+    ):
         assert f"pod-0: {word}" in said
     record = cloud.cli.record("pod")
     machines = cloud.machines.given["pod-0"]
