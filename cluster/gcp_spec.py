@@ -4,20 +4,14 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from cluster.accelerators import Accelerator
 from cluster.access import check_login
 from cluster.errors import ClusterConfigError
-from cluster.prices import Rental
+from cluster.prices import Rental, tpu_rental
 
 if TYPE_CHECKING:  # specs of clusters hold those of providers
     from cluster.spec import ClusterSpec
 
-# The images that Google names for JAX, by generation: cloud.google.com/tpu/docs/runtimes ("PyTorch and JAX").
-RUNTIME_VERSIONS = {
-    "v4": "tpu-ubuntu2204-base",
-    "v5p": "v2-alpha-tpuv5",
-    "v5litepod": "v2-alpha-tpuv5-lite",
-    "v6e": "v2-alpha-tpuv6e",
-}
 LOGIN_USER = "spmd-launch"  # the same for all clients, so that each finds the cluster in this user's home
 MAX_ADOPTED = 64
 _NODE = r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?"
@@ -43,7 +37,7 @@ class GcpTpuProviderSpec:
         zone: of all slices.
         spot: slices that Google may take away at any time, for less.
         reservation: to take them from; a name, or projects/P/locations/Z/reservations/R.
-        runtime_version: image of the machines; None: the one that Google names for JAX on that generation.
+        runtime_version: image of the machines; None: the one of `cluster.accelerators`.
         network, subnetwork: of the machines; None: the project's default.
         service_account: that the machines have; None: the project's default one.
         user: to log in as; None: LOGIN_USER, on adopted machines as ssh decides.
@@ -99,6 +93,11 @@ class GcpTpuProviderSpec:
             )
 
     @property
+    def place(self) -> str:
+        """Where leftovers are looked for, see `cluster.tpu_labelled`."""
+        return self.project if self.endpoint is None else f"{self.project}@{self.endpoint}"
+
+    @property
     def parent(self) -> str:
         """What the API calls project and zone."""
         return f"projects/{self.project}/locations/{self.zone}"
@@ -108,11 +107,12 @@ class GcpTpuProviderSpec:
         """Who logs in; None: as ssh decides."""
         return self.user if self.user is not None or self.adopt else LOGIN_USER
 
-    def check_cluster(self, name: str, all_slices: int) -> None:
+    def check_cluster(self, name: str, accelerator: Accelerator, all_slices: int) -> None:
         """Refuses what the rest of a cluster file says, where it does not fit.
 
         Args:
             name: of the cluster.
+            accelerator: of its hosts.
             all_slices: of jobs and spares.
 
         Raises:
@@ -120,22 +120,24 @@ class GcpTpuProviderSpec:
         """
         if not name[0].isalpha():
             raise ClusterConfigError("name", f"must begin with a letter, as names of TPU VMs do, not {name!r}")
+        if not self.adopt and accelerator.runtime_version is None:
+            problem = f"the Cloud TPU API makes no {accelerator.name}; provider ssh takes machines that are there"
+            raise ClusterConfigError("accelerator", problem)
         if self.adopt and len(self.adopt) != all_slices:
             told = f"{len(self.adopt)} slice(s) are adopted, and the cluster has {all_slices} with its spares"
             raise ClusterConfigError("num_slices", told)
 
     def rentals(self, spec: "ClusterSpec") -> list[Rental]:
-        """See `cluster.prices.Renter`; chips are what is sold."""
-        accelerator = spec.hardware
-        chips = accelerator.chips_per_host * accelerator.hosts_per_slice * spec.all_slices
-        product = f"gcp/tpu-{accelerator.tpu_type.partition('-')[0]}"
-        return [Rental(product=product, region=self.zone.rpartition("-")[0], count=chips, spot=self.spot)]
+        """See `cluster.prices.Renter`."""
+        return [tpu_rental(spec.hardware, slices=spec.all_slices, zone=self.zone, spot=self.spot)]
 
 
 def runtime_version(spec: "ClusterSpec") -> str:
     """The image that the machines of a cluster get."""
     assert isinstance(spec.provider, GcpTpuProviderSpec)
-    return spec.provider.runtime_version or RUNTIME_VERSIONS[spec.hardware.tpu_type.partition("-")[0]]
+    version = spec.provider.runtime_version or spec.hardware.runtime_version
+    assert version is not None, "`check_cluster` has refused it"
+    return version
 
 
 def _check_text(key: str, value: Any, pattern: str, what: str) -> None:

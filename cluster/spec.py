@@ -140,7 +140,7 @@ class ClusterSpec:
         if isinstance(self.provider, SshProviderSpec):
             _check_enough_hosts(self.provider, self.num_hosts, self.spares)
         if isinstance(self.provider, GcpTpuProviderSpec):
-            self.provider.check_cluster(self.name, self.all_slices)
+            self.provider.check_cluster(self.name, accelerator, self.all_slices)
         if self.python is not None:
             if not self.provider.over_ssh:
                 problem = f"is for hosts over ssh; provider {self.provider.type} has its own Python"

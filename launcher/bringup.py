@@ -231,7 +231,7 @@ def _bring_up(
 def _make_room(provider: Provider, spec: ClusterSpec, code: Code, say: Say) -> None:
     """Ends what an earlier cluster of that name has left, but for what this one goes on with."""
     if provider.resumes:
-        _require_same_request(load_spec(spec.name), spec)
+        require_same_request(load_spec(spec.name), spec)
         settle_lost_jobs(all_jobs(), spec.name, DIED)
         return
     say(f"cleaning up what an earlier cluster {spec.name!r} left")
@@ -242,8 +242,12 @@ def _make_room(provider: Provider, spec: ClusterSpec, code: Code, say: Say) -> N
         say(line)
 
 
-def _require_same_request(old: ClusterSpec, new: ClusterSpec) -> None:
-    """What may be there, and billed, is found again by what was asked for then."""
+def require_same_request(old: ClusterSpec, new: ClusterSpec) -> None:
+    """Refuses to go on where another cluster file has begun: what is there, and billed, would not be found.
+
+    Raises:
+        UserError: with what has changed.
+    """
     if (old.provider, old.accelerator, old.all_slices) != (new.provider, new.accelerator, new.all_slices):
         raise UserError(_describe_change(old, new, "was asked for"))
 

@@ -15,7 +15,7 @@ TRANSFORMER = ["--set", "steps=24", "--checkpoint-every", "4"]
 
 def test_a_slice_from_the_request_to_bitwise_results_over_a_preemption_and_back_to_nothing(cloud: Cloud) -> None:
     file = cloud.write("pod")
-    said = cloud.cli("up", file)
+    said = cloud.cli("up", file, "--yes")
     for word in (
         "asking for v4-16, spot, in us-central2-b",
         "WAITING_FOR_RESOURCES since",
