@@ -28,7 +28,6 @@ class GcpTpuProvider:
 
     Raises:
         ClusterConfigError: google's client is not installed.
-        ClusterError: there are no credentials.
     """
 
     resumes: ClassVar[bool] = True
@@ -60,10 +59,16 @@ class GcpTpuProvider:
         return self.machines.find()
 
     def plan_up(self) -> list[Action]:
+        return self._plan(self.slices.now())
+
+    def plan_anew(self) -> list[Action]:
+        return self._plan([Slice(name=name) for name in self.slices.names])
+
+    def _plan(self, found: Sequence[Slice]) -> list[Action]:
         from cluster.tpu_plan import plan_up  # here, as in `__init__`
 
-        hosts = [target.name for name in self.slices.names for target in self._targets(Slice(name=name))]
-        return [*plan_up(self.slices), *host_actions("start", hosts)]
+        hosts = [target.name for slice_ in found for target in self._targets(slice_)]
+        return [*plan_up(self.slices, found), *host_actions("start", hosts)]
 
     def plan_down(self) -> list[Action]:
         from cluster.tpu_plan import plan_down

@@ -34,6 +34,9 @@ class LocalProvider:
     def plan_up(self) -> list[Action]:
         return host_actions("start", self._names(), f"emulated, {self.spec.devices_per_host} device(s)")
 
+    def plan_anew(self) -> list[Action]:
+        return self.plan_up()
+
     def plan_down(self) -> list[Action]:
         return host_actions("end", self._names())
 

@@ -53,6 +53,10 @@ class Provider(Protocol):
         """
         ...
 
+    def plan_anew(self) -> list[Action]:
+        """As `plan_up`, if nothing were there; asks nobody."""
+        ...
+
     def plan_down(self) -> list[Action]:
         """What `delete` would do, likewise.
 

@@ -51,6 +51,9 @@ class RayProvider:
             for name, node in zip(answer["hosts"], answer["nodes"], strict=True)
         ]
 
+    def plan_anew(self) -> list[Action]:
+        return self.plan_up()
+
     def plan_down(self) -> list[Action]:
         try:
             hosts = json.loads((self.folder / "request.json").read_text())["hosts"]

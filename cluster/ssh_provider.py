@@ -65,6 +65,9 @@ class SshProvider:
     def plan_up(self) -> list[Action]:
         return host_actions("start", [machine.host for machine in self.machines], self.spec.accelerator)
 
+    def plan_anew(self) -> list[Action]:
+        return self.plan_up()
+
     def plan_down(self) -> list[Action]:
         return host_actions("end", [machine.host for machine in self.machines], "the machine goes on")
 

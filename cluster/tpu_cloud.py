@@ -1,6 +1,7 @@
 """The Cloud TPU API, as far as we need it: what is there, ask for a slice, delete it. Google's client does the rest."""
 
 import dataclasses
+import functools
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
@@ -37,15 +38,17 @@ class TpuCloud:
     Args:
         provider: what the cluster file says of them.
         accelerator: the type of slice, for messages.
-
-    Raises:
-        CloudError: there are no credentials.
     """
 
     def __init__(self, provider: GcpTpuProviderSpec, accelerator: str = ""):
         self.provider, self.accelerator = provider, accelerator
-        options = ClientOptions(api_endpoint=provider.endpoint) if provider.endpoint else ClientOptions()
-        self._client = self._explained(lambda: tpu_v2.TpuClient(client_options=options))
+
+    @functools.cached_property
+    def _client(self) -> tpu_v2.TpuClient:
+        """Google's; made when it is first used, which needs credentials."""
+        endpoint = self.provider.endpoint
+        options = ClientOptions(api_endpoint=endpoint) if endpoint else ClientOptions()
+        return self._explained(lambda: tpu_v2.TpuClient(client_options=options))
 
     def slices(self) -> list[Slice]:
         """All that is there, whoever made it."""

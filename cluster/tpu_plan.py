@@ -1,5 +1,7 @@
 """What `up` and `down` would do with the slices of a cluster, as the cloud shows them now."""
 
+from collections.abc import Sequence
+
 from cluster.plan import Action
 from cluster.tpu_slice import Slice
 from cluster.tpu_slices import TpuSlices
@@ -7,9 +9,14 @@ from cluster.tpu_slices import TpuSlices
 REQUEST = "queued resource"
 
 
-def plan_up(slices: TpuSlices) -> list[Action]:
-    """What `up` would ask for, delete or keep."""
-    return [action for slice_ in slices.now() for action in _plan_slice(slices, slice_)]
+def plan_up(slices: TpuSlices, found: Sequence[Slice]) -> list[Action]:
+    """What `up` would ask for, delete or keep.
+
+    Args:
+        slices: of the cluster.
+        found: them, as they are.
+    """
+    return [action for slice_ in found for action in _plan_slice(slices, slice_)]
 
 
 def _plan_slice(slices: TpuSlices, slice_: Slice) -> list[Action]:

@@ -81,7 +81,10 @@ def plan_up(spec: ClusterSpec) -> Plan:
                     notes.append(f"what an earlier cluster {spec.name!r} left here goes first")
                     actions = [*provider.plan_down(), *actions]
         except ClusterError as error:
-            raise FailureError(str(error)) from error
+            if not spec.provider.is_paid:
+                raise FailureError(str(error)) from error
+            notes.append(f"the cloud cannot be asked, so this is as if nothing were there: {error}")
+            actions = provider.plan_anew()
     return _plan("up", spec, actions, notes)
 
 

@@ -22,6 +22,7 @@ from cluster.record import cluster_folder, save_spec
 from cluster.spec import ClusterSpec
 from cluster.tpu_key import make_key
 from cluster.tpu_self_delete import delete_from_inside
+from launcher.dry_run import plan_up
 from tests.provision.credentials import write_service_account
 from tests.provision.fake_tpu import FakeTpu, NoMachines, TpuServer
 
@@ -290,8 +291,12 @@ def test_what_cannot_be_deleted_is_named_and_stays_on_record(zone: Zone, monkeyp
 
 def test_without_credentials_it_says_how_to_get_some(zone: Zone, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nonexistent/account.json")
+    provider = zone.provider()
     with pytest.raises(ClusterError, match="no valid credentials: `gcloud auth application-default login`"):
-        zone.provider()
+        provider.find()
+    assert [action.verb for action in provider.plan_anew()] == ["create"] * 4 + ["start"] * 4
+    plan = plan_up(zone.spec)
+    assert plan.actions == provider.plan_anew() and "the cloud cannot be asked, so this is as if" in plan.notes[0]
 
 
 def test_a_head_deletes_its_own_cluster_and_its_own_slice_last(zone: Zone) -> None:
