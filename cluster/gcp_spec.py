@@ -12,12 +12,13 @@ from cluster.prices import Rental, tpu_rental
 if TYPE_CHECKING:  # specs of clusters hold those of providers
     from cluster.spec import ClusterSpec
 
+EVERYWHERE = "-"  # as a zone, which no cluster has: all of them
 LOGIN_USER = "spmd-launch"  # the same for all clients, so that each finds the cluster in this user's home
 MAX_ADOPTED = 64
 _NODE = r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?"
 _TEXTS = {
     "project": (r"[a-z]([a-z0-9:.-]{2,60})[a-z0-9]", "the id of a Google Cloud project (not its name or number)"),
-    "zone": (r"[a-z]+-[a-z]+[0-9]+-[a-z]", "a zone of Google Cloud, as us-east5-b"),
+    "zone": (rf"[a-z]+-[a-z]+[0-9]+-[a-z]|{EVERYWHERE}", "a zone of Google Cloud, as us-east5-b"),
     "runtime_version": (r"[a-z0-9][a-z0-9._-]{0,99}", "the name of a TPU VM image, as v2-alpha-tpuv5-lite"),
     "reservation": (r"[A-Za-z0-9][A-Za-z0-9._/:-]{0,299}", "the name of a reservation"),
     "network": (r"[a-z][A-Za-z0-9._/:-]{0,299}", "the name of a VPC network"),
@@ -118,6 +119,8 @@ class GcpTpuProviderSpec:
         Raises:
             ClusterConfigError: with the setting.
         """
+        if self.zone == EVERYWHERE:
+            raise ClusterConfigError("provider.zone", "must be one, for all slices of the cluster")
         if not name[0].isalpha():
             raise ClusterConfigError("name", f"must begin with a letter, as names of TPU VMs do, not {name!r}")
         if not self.adopt and accelerator.runtime_version is None:

@@ -25,7 +25,6 @@ CALL_TIMEOUT_S = 30.0
 FIRST_RETRY_S = 0.5
 RETRY_FOR_S = 90.0
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-EVERYWHERE = "-"  # as a zone: all of them
 
 
 class CloudError(ClusterError):

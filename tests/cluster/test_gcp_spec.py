@@ -68,6 +68,7 @@ def test_hosts_follow_from_slices(tmp_path: Path, lines: str, hosts: int, all_sl
         ("name: pod", "name: 4pod", "name: must begin with a letter, as names of TPU VMs do, not '4pod'"),
         (", zone: us-east5-b", "", "provider.zone: is missing"),
         ("us-east5-b", "us-east5", "provider.zone: must be a zone of Google Cloud, as us-east5-b, not 'us-east5'"),
+        ("zone: us-east5-b", "zone: '-'", "provider.zone: must be one, for all slices of the cluster"),
         ("my-project", "My Project", "provider.project: must be the id of a Google Cloud project"),
         ("us-east5-b}", "us-east5-b, spot: maybe}", "provider.spot: must be true or false, not 'maybe'"),
         ("us-east5-b}", "us-east5-b, spot: true, reservation: r}", "provider.spot: a reservation is no spot capacity"),

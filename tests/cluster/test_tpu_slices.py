@@ -21,6 +21,7 @@ from cluster.plan import Action
 from cluster.record import cluster_folder, save_spec
 from cluster.spec import ClusterSpec
 from cluster.tpu_key import make_key
+from cluster.tpu_labelled import delete_labelled, labelled
 from cluster.tpu_self_delete import delete_from_inside
 from launcher.dry_run import plan_up
 from tests.provision.credentials import write_service_account
@@ -324,3 +325,18 @@ def test_nothing_of_the_credentials_is_on_record_or_said(zone: Zone, folder: Pat
     texts = [path.read_text() for path in state_folder.rglob("*") if path.is_file()]
     for text in (plan, *zone.said, *texts):
         assert not any(secret in text for secret in secrets)
+
+
+def test_what_has_our_label_is_found_in_all_zones_and_can_be_deleted(zone: Zone) -> None:
+    zone.fake.make_node("somebodys", "v4-16", "us-central2-b", {})
+    zone.begin(zone.provider())
+    assert isinstance(zone.spec.provider, GcpTpuProviderSpec)
+    found = labelled(zone.spec.provider.place)
+    assert [(one.name, one.cluster, one.state, one.billable) for one in found] == [
+        ("pod-0", "pod", "READY", True), ("pod-1", "pod", "READY", True)
+    ]  # fmt: skip
+    assert found[0].where == f"test-project@{zone.spec.provider.endpoint}/us-central2-b" and found[0].created
+    delete_labelled(found[0])
+    assert sorted(key.rpartition("/")[2] for key in zone.fake.there()) == ["pod-1", "pod-1", "somebodys"]
+    with pytest.raises(ClusterError, match=r"needs roles/tpu\.admin in other-project"):
+        labelled(f"other-project@{zone.spec.provider.endpoint}")
