@@ -12,7 +12,7 @@ HOST_PACKAGES := openssh-server openssh-client iptables iproute2
 VENV := .venv-$(VERSION)
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test test-slow test-long test-fast test-hosts test-hosts-short test-hosts-up test-hosts-down host-packages faults faults-sample soak soak-short lint lock bench clean
+.PHONY: setup demo test test-slow test-long test-fast test-hosts test-hosts-short test-hosts-up test-hosts-down test-provision host-packages faults faults-sample soak soak-short lint lock bench clean
 
 setup: $(VENV)/.ready
 
@@ -29,19 +29,19 @@ demo: setup
 	$(BIN)/spmd-launch demo
 
 test: test-fast
-	$(BIN)/python -m pytest -q -m "cluster and not slow and not long and not hosts" --durations=15
+	$(BIN)/python -m pytest -q -m "cluster and not slow and not long and not hosts and not provision" --durations=15
 
 # What takes longer: layouts of the MCMC workloads, MNIST.
 test-slow: setup
-	$(BIN)/python -m pytest -q $(TWO) -m "slow and not cluster and not long and not hosts" --durations=15
-	$(BIN)/python -m pytest -q -m "slow and cluster and not long and not hosts" --durations=15
+	$(BIN)/python -m pytest -q $(TWO) -m "slow and not cluster and not long and not hosts and not provision" --durations=15
+	$(BIN)/python -m pytest -q -m "slow and cluster and not long and not hosts and not provision" --durations=15
 
 # Every workload killed and resumed again and again, 10,000 replica checks: longer than CI has time for.
 test-long: setup
-	$(BIN)/python -m pytest -q -m "long and not hosts" --durations=15
+	$(BIN)/python -m pytest -q -m "long and not hosts and not provision" --durations=15
 
 test-fast: setup
-	$(BIN)/python -m pytest -q -m "not slow and not long and not cluster and not hosts"
+	$(BIN)/python -m pytest -q -m "not slow and not long and not cluster and not hosts and not provision"
 
 # On three hosts with an sshd each, made of namespaces on this machine and removed at the end; see tests/hosts/machines.py.
 # Containers on them need podman and crun, and their tests are skipped where these are not installed.
@@ -67,6 +67,10 @@ host-packages:
 		echo "Test hosts need$$missing: installing $(HOST_PACKAGES) with apt-get;"; \
 		echo "Debian may then start an sshd on this machine, which the tests do not use"; \
 		apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y $(HOST_PACKAGES)
+
+# Clouds that are local servers, with such hosts as their machines; no packet leaves this machine.
+test-provision: setup host-packages
+	$(BIN)/python -m pytest -q -m provision --durations=15
 
 lint: setup
 	$(BIN)/ruff check .
@@ -97,7 +101,7 @@ soak-short: setup
 # Solves again; needs the package registry. All five files are checked in.
 lock: setup
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-		--group dev pyproject.toml --output-file requirements.lock
+		--group dev --extra gcp pyproject.toml --output-file requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--no-header --no-annotate --constraint requirements.lock pyproject.toml --output-file cluster/hosts.lock
 	for kind in gpu tpu; do \

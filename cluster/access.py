@@ -65,3 +65,20 @@ class Access:
     def from_json(cls, value: Mapping[str, Any]) -> "Access":
         """The inverse of `dataclasses.asdict`."""
         return cls(**{**value, "targets": tuple(Target(**target) for target in value["targets"])})
+
+
+def check_login(user: Any, identity_file: Any) -> None:
+    """Refuses what ssh cannot be told.
+
+    Raises:
+        ClusterConfigError: with the setting, one of a provider.
+    """
+    if user is not None and not (isinstance(user, str) and re.fullmatch(USER, user)):
+        raise ClusterConfigError("provider.user", f"must be a user's name, not {user!r}")
+    if identity_file is not None and not _is_file_for_ssh(identity_file):
+        problem = f"must be a file (printable, without ${{, which ssh would replace), not {identity_file!r}"
+        raise ClusterConfigError("provider.identity_file", problem)
+
+
+def _is_file_for_ssh(path: Any) -> bool:
+    return isinstance(path, str) and bool(path) and path.isprintable() and "${" not in path

@@ -14,10 +14,10 @@ from cluster.errors import ClusterConfigError
 from cluster.spec import ClusterSpec
 
 _WHOLE_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
-_NUMBERS = ("num_hosts", "devices_per_host", "spares", "min_hosts")
-_SWITCHES = ("emulate",)
+_NUMBERS = ("num_hosts", "num_slices", "devices_per_host", "spares", "min_hosts")
+_SWITCHES = ("emulate", "provider.spot", "provider.os_login", "provider.use_internal_ips")
 _MAPPINGS = ("provider", "env")
-_LISTS = ("provider.hosts",)
+_LISTS = ("provider.hosts", "provider.adopt")
 _NULL = "tag:yaml.org,2002:null"
 
 Lines = dict[str, int]
@@ -103,15 +103,18 @@ def _pairs(mapping: yaml.MappingNode, prefix: str, lines: Lines) -> dict[str, ya
 
 
 def _mapping(key: str, node: yaml.Node, lines: Lines) -> Any:
-    """A mapping of texts and lists of texts; anything else is passed on as found, for `ClusterSpec` to refuse."""
+    """A mapping of texts, switches and lists of texts; anything else is passed on as found, to be refused."""
     if key == "env" and node.tag == _NULL:
         return {}
     if not isinstance(node, yaml.MappingNode):
         return _text(node)
-    return {
-        name: _texts(value) if f"{key}.{name}" in _LISTS else _text(value)
-        for name, value in _pairs(node, f"{key}.", lines).items()
-    }
+    return {name: _entry(f"{key}.{name}", value) for name, value in _pairs(node, f"{key}.", lines).items()}
+
+
+def _entry(key: str, node: yaml.Node) -> Any:
+    if key in _LISTS:
+        return _texts(node)
+    return _switch(node) if key in _SWITCHES else _text(node)
 
 
 def _texts(node: yaml.Node) -> Any:

@@ -6,13 +6,14 @@ import secrets
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from cluster import machine
 from cluster.machine import LOOPBACK, HostRequest, Request, ray_environment
 from cluster.place_code import Code
 from cluster.plan import Action, host_actions
-from cluster.provider import Say
+from cluster.provider import Say, Trouble
 from cluster.record import Cluster, Host, cluster_folder, short_folder
 from cluster.slices import emulated_place
 from cluster.spec import ClusterSpec
@@ -20,6 +21,8 @@ from cluster.spec import ClusterSpec
 
 class LocalProvider:
     """See `cluster.provider.Provider`."""
+
+    resumes: ClassVar[bool] = False
 
     def __init__(self, spec: ClusterSpec):
         self.spec = spec
@@ -30,6 +33,9 @@ class LocalProvider:
 
     def plan_up(self) -> list[Action]:
         return host_actions("start", self._names(), f"emulated, {self.spec.devices_per_host} device(s)")
+
+    def plan_anew(self) -> list[Action]:
+        return self.plan_up()
 
     def plan_down(self) -> list[Action]:
         return host_actions("end", self._names())
@@ -95,6 +101,9 @@ class LocalProvider:
 
     def delete_from_head(self) -> None:
         pass  # nothing of it is paid for
+
+    def troubles(self) -> Sequence[Trouble]:
+        return ()
 
     def close(self) -> None:
         pass

@@ -1,8 +1,9 @@
 """The small interface behind which hosts are made. A new kind of machine is a new provider, nothing else."""
 
+import dataclasses
 import subprocess
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Protocol
 
 from cluster.place_code import Code
 from cluster.plan import Action
@@ -12,8 +13,29 @@ from cluster.spec import ClusterSpec
 Say = Callable[[str], None]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trouble:
+    """Machines that are not well, or gone, as the cloud that has them says.
+
+    Attributes:
+        text: one line, as `slice pod-0: PREEMPTED`.
+        head_is_gone: the head was one of them, and will not come back.
+        by_order: somebody has deleted them, or the cluster itself has: nobody may ask for them again unbidden.
+    """
+
+    text: str
+    head_is_gone: bool = False
+    by_order: bool = False
+
+
 class Provider(Protocol):
-    """Makes the hosts of one cluster, and unmakes them. Every method may be called again after it was interrupted."""
+    """Makes the hosts of one cluster, and unmakes them. Every method may be called again after it was interrupted.
+
+    Attributes:
+        resumes: `create` goes on with what an earlier `up` of the same request has left, which is not deleted first.
+    """
+
+    resumes: ClassVar[bool]
 
     def find(self) -> Cluster | None:
         """The cluster of that name that is up already, maybe brought up by another client; None if there is none.
@@ -29,6 +51,10 @@ class Provider(Protocol):
         Raises:
             ClusterError: it cannot be asked.
         """
+        ...
+
+    def plan_anew(self) -> list[Action]:
+        """As `plan_up`, if nothing were there; asks nobody."""
         ...
 
     def plan_down(self) -> list[Action]:
@@ -90,6 +116,14 @@ class Provider(Protocol):
         """
         ...
 
+    def troubles(self) -> Sequence[Trouble]:
+        """What a cloud says of machines that are not as they should be; empty where all are, and where there is none.
+
+        Raises:
+            ClusterError: the cloud cannot be asked.
+        """
+        ...
+
     def close(self) -> None:
         """Ends connections that were opened on the way; the cluster stays as it is."""
         ...
@@ -97,7 +131,8 @@ class Provider(Protocol):
 
 def provider_for(spec: ClusterSpec) -> Provider:
     """The provider that the cluster file asks for, as in `provider: {type: ...}`."""
-    from cluster.local import LocalProvider  # here, because the providers import this module
+    from cluster.gcp_tpu_provider import GcpTpuProvider  # here, because the providers import this module
+    from cluster.local import LocalProvider
     from cluster.ray_provider import RayProvider
     from cluster.ssh_provider import SshProvider
 
@@ -105,5 +140,6 @@ def provider_for(spec: ClusterSpec) -> Provider:
         "local": LocalProvider,
         "ssh": SshProvider,
         "ray": RayProvider,
+        "gcp-tpu": GcpTpuProvider,
     }
     return kinds[spec.provider.type](spec)

@@ -12,15 +12,15 @@ import shutil
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from cluster.errors import ClusterConfigError, ClusterError
 from cluster.place_code import Code
 from cluster.plan import Action, host_actions
 from cluster.processes import ProcessId
-from cluster.provider import Say
+from cluster.provider import Say, Trouble
 from cluster.ray_spec import RayProviderSpec
 from cluster.record import Cluster, Host, cluster_folder, short_folder, write_json
 from cluster.spec import ClusterSpec
@@ -32,6 +32,8 @@ NO_TOKEN = "Token authentication is enabled but Ray couldn't find an authenticat
 
 class RayProvider:
     """See `cluster.provider.Provider`."""
+
+    resumes: ClassVar[bool] = False
 
     def __init__(self, spec: ClusterSpec):
         assert isinstance(spec.provider, RayProviderSpec)
@@ -48,6 +50,9 @@ class RayProvider:
             Action(verb="start", kind="host", name=name, detail=f"on the node {node}")
             for name, node in zip(answer["hosts"], answer["nodes"], strict=True)
         ]
+
+    def plan_anew(self) -> list[Action]:
+        return self.plan_up()
 
     def plan_down(self) -> list[Action]:
         try:
@@ -116,6 +121,9 @@ class RayProvider:
 
     def delete_from_head(self) -> None:
         pass  # nothing of it is paid for
+
+    def troubles(self) -> Sequence[Trouble]:
+        return ()
 
     def close(self) -> None:
         pass

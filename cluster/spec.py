@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from cluster.accelerators import CPU, Accelerator, check_counts, check_emulation
-from cluster.access import USER, Access, Target
+from cluster.access import Access, Target, check_login
 from cluster.durations import NEVER, check_limit
 from cluster.errors import ClusterConfigError, nearest
+from cluster.gcp_spec import GcpTpuProviderSpec
 from cluster.python_setting import check_python, image_of
 from cluster.ray_spec import EVERY_NODE, RayProviderSpec
 from cluster.setting_names import check_keys
@@ -60,11 +61,7 @@ class SshProviderSpec:
     def __post_init__(self) -> None:
         _check_hosts(self.hosts)
         object.__setattr__(self, "hosts", tuple(self.hosts))  # JSON has no tuples
-        if self.user is not None and not (isinstance(self.user, str) and re.fullmatch(USER, self.user)):
-            raise ClusterConfigError("provider.user", f"must be a user's name, not {self.user!r}")
-        if self.identity_file is not None and not _is_file_for_ssh(self.identity_file):
-            problem = f"must be a file (printable, without ${{, which ssh would replace), not {self.identity_file!r}"
-            raise ClusterConfigError("provider.identity_file", problem)
+        check_login(self.user, self.identity_file)
 
     @property
     def access(self) -> Access:
@@ -73,16 +70,12 @@ class SshProviderSpec:
         return Access(targets=targets, user=self.user, identity_file=self.identity_file)
 
 
-ProviderSpec = LocalProviderSpec | SshProviderSpec | RayProviderSpec
+ProviderSpec = LocalProviderSpec | SshProviderSpec | RayProviderSpec | GcpTpuProviderSpec
 
 # The open set of providers: a new one is a frozen dataclass with these class variables, and a row here.
 PROVIDERS: Mapping[str, type[ProviderSpec]] = {
-    spec.type: spec for spec in (LocalProviderSpec, SshProviderSpec, RayProviderSpec)
+    spec.type: spec for spec in (LocalProviderSpec, SshProviderSpec, RayProviderSpec, GcpTpuProviderSpec)
 }
-
-
-def _is_file_for_ssh(path: Any) -> bool:
-    return isinstance(path, str) and bool(path) and path.isprintable() and "${" not in path
 
 
 def _check_hosts(hosts: Any) -> None:
@@ -153,6 +146,8 @@ class ClusterSpec:
         _check_env(self.env)
         if isinstance(self.provider, SshProviderSpec):
             _check_enough_hosts(self.provider, self.num_hosts, self.spares)
+        if isinstance(self.provider, GcpTpuProviderSpec):
+            self.provider.check_cluster(self.name, accelerator, self.all_slices)
         if self.python is not None:
             if not self.provider.over_ssh:
                 problem = f"is for hosts over ssh; provider {self.provider.type} has its own Python"
@@ -174,6 +169,11 @@ class ClusterSpec:
     def hardware(self) -> Accelerator:
         """What Ray is told that hosts have."""
         return Accelerator.parse(self.accelerator)
+
+    @property
+    def all_slices(self) -> int:
+        """How many slices there are, those of spares too; hosts, where they are no TPUs."""
+        return (self.num_hosts + self.spares) // self.hardware.hosts_per_slice
 
     @property
     def jax_hardware(self) -> Accelerator:
@@ -201,6 +201,11 @@ class ClusterSpec:
         """How long after `up` it takes itself down; None: never."""
         return None if self.max_lifetime == NEVER else self.max_lifetime
 
+    @property
+    def storage_outlives_hosts(self) -> bool:
+        """Whether checkpoints go to a place that is there when no host is."""
+        return self.storage_path not in (None, NO_STORAGE)
+
     def to_json(self) -> dict[str, Any]:
         """A dict that JSON can hold, in the form of the cluster file."""
         provider = {"type": self.provider.type} | dataclasses.asdict(self.provider)
@@ -223,6 +228,10 @@ class ClusterSpec:
                 given.setdefault("num_hosts", len(given["provider"].hosts) - given.get("spares", 0))
             if isinstance(given["provider"], RayProviderSpec):
                 given.setdefault("num_hosts", EVERY_NODE)
+            if isinstance(given["provider"], GcpTpuProviderSpec) and "num_hosts" not in given:
+                given.setdefault("num_slices", len(given["provider"].adopt) or 1)
+        if "num_slices" in given:
+            given["num_hosts"] = _hosts_of_slices(given.pop("num_slices"), given)
         if "devices_per_host" not in given and "accelerator" in given:
             told = Accelerator.parse(given["accelerator"]).devices_per_host
             given |= {} if told is None else {"devices_per_host": told}
@@ -262,6 +271,19 @@ def _check_name(name: Any) -> None:
 def _check_count(key: str, value: Any, maximum: int, minimum: int = 1) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= maximum:
         raise ClusterConfigError(key, f"must be a whole number from {minimum} to {maximum}, not {value!r}")
+
+
+def _hosts_of_slices(num_slices: Any, given: Mapping[str, Any]) -> int:
+    """How many hosts the slices that jobs get have; a `num_hosts` that says otherwise is refused."""
+    accelerator = Accelerator.parse(given.get("accelerator", CPU.name))
+    if accelerator.kind != "tpu":
+        raise ClusterConfigError("num_slices", f"is for TPU slices; {accelerator.name} has none: num_hosts")
+    _check_count("num_slices", num_slices, MAX_HOSTS // accelerator.hosts_per_slice)
+    hosts: int = num_slices * accelerator.hosts_per_slice
+    if given.get("num_hosts", hosts) != hosts:
+        told = f"{num_slices} of {accelerator.name} are {hosts} hosts, and num_hosts is {given['num_hosts']!r}"
+        raise ClusterConfigError("num_slices", f"{told}: leave one of them out")
+    return hosts
 
 
 def _check_enough_hosts(provider: SshProviderSpec, num_hosts: int, spares: int) -> None:

@@ -134,6 +134,12 @@ class Ssh:
             text = log.read_text(errors="replace") if log.exists() else ""
             raise SshError(f"host {self.target.label}: {self._advice(text.strip())}")
 
+    def forget_host_key(self) -> None:
+        """A new machine of an old name is expected to have another key."""
+        if self.known_hosts.exists():
+            words = ["ssh-keygen", "-q", "-R", self.target.name, "-f", str(self.known_hosts)]
+            subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+
     def connected(self) -> bool:
         """Whether the shared connection is open."""
         return self._control.exists() and self._ask_master("check") == 0

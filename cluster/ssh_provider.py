@@ -10,10 +10,11 @@ import datetime
 import secrets
 import shutil
 import subprocess
+import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from cluster.access import Access
 from cluster.errors import ClusterError
@@ -21,7 +22,7 @@ from cluster.host_facts import problems, warnings
 from cluster.machine import NETWORK_LEASE_S, HostRequest, MachineUp, Request
 from cluster.place_code import Code
 from cluster.plan import Action, host_actions
-from cluster.provider import Say
+from cluster.provider import Say, Trouble
 from cluster.record import Cluster, Host, cluster_folder, home, short_folder
 from cluster.remote_machine import RemoteMachine
 from cluster.slices import emulated_place
@@ -30,6 +31,8 @@ from cluster.ssh import Ssh, SshError
 from cluster.tunnel import Tunnel, client_run_folder, make_run_folder
 
 T = TypeVar("T")
+
+SSHD_PAUSE_S = 1.0
 
 
 class SshProvider:
@@ -40,6 +43,8 @@ class SshProvider:
         access: the way to its machines, where the spec does not have it.
     """
 
+    resumes: ClassVar[bool] = False
+
     def __init__(self, spec: ClusterSpec, access: Access | None = None):
         if access is None:
             assert isinstance(spec.provider, SshProviderSpec)
@@ -47,7 +52,7 @@ class SshProvider:
         self.access = access
         self.spec = spec
         self.name = spec.name
-        self._links = Path(short_folder(f"links {home()} {spec.name}"))
+        self._links = links_folder(spec.name)
         self.machines = [RemoteMachine(Ssh(target, access, spec.name, self._links), spec) for target in access.targets]
 
     def find(self) -> Cluster | None:
@@ -60,6 +65,9 @@ class SshProvider:
     def plan_up(self) -> list[Action]:
         return host_actions("start", [machine.host for machine in self.machines], self.spec.accelerator)
 
+    def plan_anew(self) -> list[Action]:
+        return self.plan_up()
+
     def plan_down(self) -> list[Action]:
         return host_actions("end", [machine.host for machine in self.machines], "the machine goes on")
 
@@ -70,7 +78,7 @@ class SshProvider:
             each(self.machines, lambda machine: machine.prepare(code, say))
             return self._start(code, say, head_has_code)
         except BaseException as error:  # an interrupt too must not leave half a cluster
-            left = self.delete(code)
+            left, _ = self.end(code)
             if left and isinstance(error, ClusterError):
                 raise ClusterError(f"{error}\nnot all that was begun could be undone:\n{_indented(left)}") from error
             raise
@@ -88,11 +96,23 @@ class SshProvider:
         return attached
 
     def delete(self, code: Code, *, purge: bool = False) -> list[str]:
+        left, reached = self.end(code, purge=purge)
+        if reached:
+            shutil.rmtree(cluster_folder(self.name), ignore_errors=True)
+            if purge:
+                self.machines[0].ssh.known_hosts.unlink(missing_ok=True)
+        else:
+            (cluster_folder(self.name) / "cluster.json").unlink(missing_ok=True)
+        return left
+
+    def end(self, code: Code, *, purge: bool = False) -> tuple[list[str], bool]:
+        """As `delete`, but that the record here stays.
+
+        Returns:
+            Its lines, and whether all machines could be reached.
+        """
         make_run_folder(self._links)
-        with contextlib.suppress(ClusterError):
-            cluster = Cluster.load(self.name)
-            if cluster is not None and cluster.is_remote:
-                Tunnel(cluster).close()
+        close_tunnel(self.name)
 
         def remove(machine: RemoteMachine) -> tuple[list[str], bool]:
             try:
@@ -101,13 +121,10 @@ class SshProvider:
                 return [f"{error}; what {machine.host} has of the cluster stays until `down` reaches it"], False
 
         answers = each(self.machines, remove)
-        if all(done for _, done in answers):
-            shutil.rmtree(cluster_folder(self.name), ignore_errors=True)
-            if purge:
-                self.machines[0].ssh.known_hosts.unlink(missing_ok=True)
-        else:
-            (cluster_folder(self.name) / "cluster.json").unlink(missing_ok=True)
-        return [line for lines, _ in answers for line in lines]
+        return [line for lines, _ in answers for line in lines], all(done for _, done in answers)
+
+    def troubles(self) -> Sequence[Trouble]:
+        return ()
 
     def delete_from_head(self) -> None:
         pass  # nothing of it is paid for
@@ -116,6 +133,27 @@ class SshProvider:
         for machine in self.machines:
             machine.ssh.close()
         shutil.rmtree(self._links, ignore_errors=True)
+
+    def wait_for_sshd(self, machines: Sequence[RemoteMachine], timeout_s: float) -> None:
+        """Waits until machines let us in: new ones boot, and learn of our key, some time after they are given to us.
+
+        Raises:
+            ClusterError: why one does not, when the time is over.
+        """
+        make_run_folder(self._links)
+        deadline = time.monotonic() + timeout_s
+
+        def wait(machine: RemoteMachine) -> None:
+            while True:
+                try:
+                    machine.ssh.run(["true"])
+                    return
+                except SshError:
+                    if time.monotonic() > deadline:
+                        raise
+                time.sleep(SSHD_PAUSE_S)
+
+        each(machines, wait)
 
     def _require_good_hosts(self, say: Say) -> None:
         say(f"looking at {len(self.machines)} host(s)")
@@ -181,6 +219,19 @@ class SshProvider:
             accelerator=self.spec.accelerator,
             hosts=(HostRequest(index=index, name=machine.host, address=machine.known.address, place=place),),
         )
+
+
+def links_folder(name: str) -> Path:
+    """Where the sockets of connections to a cluster's machines lie, while a command has them open."""
+    return Path(short_folder(f"links {home()} {name}"))
+
+
+def close_tunnel(name: str) -> None:
+    """Ends this client's way to a cluster, if there is one."""
+    with contextlib.suppress(ClusterError):
+        cluster = Cluster.load(name)
+        if cluster is not None and cluster.is_remote:
+            Tunnel(cluster).close()
 
 
 def each(machines: Iterable[RemoteMachine], act: Callable[[RemoteMachine], T]) -> list[T]:

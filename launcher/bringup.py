@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from cluster.errors import ClusterError
 from cluster.farewell import Farewell, forget
+from cluster.gcp_spec import GcpTpuProviderSpec
 from cluster.leftovers import InPlace, Place, remember
 from cluster.place_code import Code
 from cluster.provider import Provider, Say, provider_for
@@ -18,7 +19,8 @@ from cluster.spec import ClusterSpec
 from launcher.attempt import HostFacts
 from launcher.code_copy import CodeFile, read_code, source_root
 from launcher.errors import FailureError, UserError
-from launcher.job_folder import all_jobs, jobs_folder, settle_lost_jobs
+from launcher.go_on import go_on
+from launcher.job_folder import all_jobs, jobs_folder, settle_lost_jobs, unfinished_jobs
 from launcher.parity import Difference, compare
 from launcher.protocol import Connection
 from launcher.record_copy import refresh
@@ -26,6 +28,8 @@ from launcher.sending import packed
 from launcher.starter import Starter
 from launcher.version_skew import digest_launcher, require_same_launcher
 from launcher.went_down import last_words, went_down
+
+DIED = "the cluster died while the job ran"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,10 +70,13 @@ def up(spec: ClusterSpec, say: Say) -> BringUp:
                 forget(spec.name)
                 return BringUp(existing, (), (), time.monotonic() - start)
             require_free_name(spec)
+            lost = unfinished_jobs(spec.name) if provider.resumes else []
             cluster, facts, differences = _bring_up(provider, spec, files, say)
         except ClusterError as error:
             raise FailureError(str(error)) from error
     forget(spec.name)
+    if lost and spec.storage_outlives_hosts:
+        go_on(cluster, lost, say)
     return BringUp(cluster, facts, differences, time.monotonic() - start)
 
 
@@ -114,6 +121,10 @@ def down(name: str, *, force: bool, say: Say, purge: bool = False) -> list[str]:
     forget(name)
     if isinstance(spec.provider, RayProviderSpec):
         say(f"detached; the Ray at {spec.provider.address} is left as it was")
+    if isinstance(spec.provider, GcpTpuProviderSpec) and name not in cluster_names():
+        adopted = ", ".join(spec.provider.adopt)
+        gone = f"all its slices are deleted; lists of {spec.provider.project}, {spec.provider.zone} show none"
+        say(f"adopted, and still there and billed: {adopted}" if adopted else gone)
     return left
 
 
@@ -188,7 +199,7 @@ def _existing(provider: Provider, spec: ClusterSpec) -> Cluster | None:
 
 def _as_asked(cluster: Cluster, spec: ClusterSpec) -> Cluster:
     if not spec.is_met_by(cluster.spec):
-        raise UserError(_describe_change(cluster.spec, spec))
+        raise UserError(_describe_change(cluster.spec, spec, "is up"))
     return cluster
 
 
@@ -211,12 +222,7 @@ def _bring_up(
     if farewell := last_words(spec.name):
         say(str(farewell))
     if spec.name in cluster_names():
-        say(f"cleaning up what an earlier cluster {spec.name!r} left")
-        left = _delete(provider, spec.name, code, "the cluster died while the job ran")
-        if spec.name in cluster_names():
-            raise FailureError("\n".join([f"an earlier cluster {spec.name!r} cannot be removed:", *left]))
-        for line in left:
-            say(line)
+        _make_room(provider, spec, code, say)
     save_spec(spec)
     if isinstance(spec.provider, InPlace):
         remember(Place(spec.provider.type, spec.provider.place))
@@ -233,8 +239,35 @@ def _bring_up(
     except BaseException:
         for starter in starters:
             starter.end()
-        _delete(provider, spec.name, code, "the cluster did not come up")
+        if provider.resumes:
+            say("deleting what was asked for")
+        for line in _delete(provider, spec.name, code, "the cluster did not come up"):
+            say(f"! {line}")
         raise
+
+
+def _make_room(provider: Provider, spec: ClusterSpec, code: Code, say: Say) -> None:
+    """Ends what an earlier cluster of that name has left, but for what this one goes on with."""
+    if provider.resumes:
+        require_same_request(load_spec(spec.name), spec)
+        settle_lost_jobs(all_jobs(), spec.name, DIED)
+        return
+    say(f"cleaning up what an earlier cluster {spec.name!r} left")
+    left = _delete(provider, spec.name, code, DIED)
+    if spec.name in cluster_names():
+        raise FailureError("\n".join([f"an earlier cluster {spec.name!r} cannot be removed:", *left]))
+    for line in left:
+        say(line)
+
+
+def require_same_request(old: ClusterSpec, new: ClusterSpec) -> None:
+    """Refuses to go on where another cluster file has begun: what is there, and billed, would not be found.
+
+    Raises:
+        UserError: with what has changed.
+    """
+    if (old.provider, old.accelerator, old.all_slices) != (new.provider, new.accelerator, new.all_slices):
+        raise UserError(_describe_change(old, new, "was asked for"))
 
 
 def _require_whole_slices(cluster: Cluster) -> None:
@@ -261,7 +294,7 @@ def _delete(provider: Provider, name: str, code: Code, why: str, *, purge: bool 
     return forced
 
 
-def _describe_change(old: ClusterSpec, new: ClusterSpec) -> str:
+def _describe_change(old: ClusterSpec, new: ClusterSpec, what: str) -> str:
     before, after = old.to_json(), new.to_json()
     changes = ", ".join(f"{key}: {before[key]} -> {after[key]}" for key in after if before[key] != after[key])
-    return f"cluster {old.name!r} is up with another specification ({changes}): `spmd-launch down {old.name}` first"
+    return f"cluster {old.name!r} {what} with another specification ({changes}): `spmd-launch down {old.name}` first"

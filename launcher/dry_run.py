@@ -11,7 +11,7 @@ from cluster.prices import Quote, quotes_of, total
 from cluster.provider import provider_for
 from cluster.record import Cluster, cluster_names, load_spec
 from cluster.spec import ClusterSpec
-from launcher.bringup import find_existing, require_free_name, require_known
+from launcher.bringup import find_existing, require_free_name, require_known, require_same_request
 from launcher.code_copy import read_code, source_root
 from launcher.errors import FailureError, UserError
 from launcher.job_folder import all_jobs
@@ -75,11 +75,16 @@ def plan_up(spec: ClusterSpec) -> Plan:
             else:
                 require_free_name(spec)
                 actions = provider.plan_up()
-                if spec.name in cluster_names():
+                if spec.name in cluster_names() and provider.resumes:
+                    require_same_request(load_spec(spec.name), spec)
+                elif spec.name in cluster_names():
                     notes.append(f"what an earlier cluster {spec.name!r} left here goes first")
                     actions = [*provider.plan_down(), *actions]
         except ClusterError as error:
-            raise FailureError(str(error)) from error
+            if not spec.provider.is_paid:
+                raise FailureError(str(error)) from error
+            notes.append(f"the cloud cannot be asked, so this is as if nothing were there: {error}")
+            actions = provider.plan_anew()
     return _plan("up", spec, actions, notes)
 
 

@@ -145,6 +145,12 @@ def all_jobs() -> list[JobFolder]:
     return sorted(jobs, key=lambda job: datetime.datetime.fromisoformat(job.job()["spec"]["submitted"]))
 
 
+def unfinished_jobs(cluster: str) -> list[str]:
+    """Names of the jobs that are alive on a cluster, as far as the records here tell, oldest first."""
+    found = [(folder.name, folder.job()) for folder in all_jobs()]
+    return [name for name, job in found if job["cluster"] == cluster and not JobState(job["state"]).ended]
+
+
 def settle_lost_jobs(jobs: Iterable[JobFolder], cluster: str, why: str) -> list[str]:
     """Marks jobs FAILED that were alive on a cluster that is not: their record must not say RUNNING for ever.
 

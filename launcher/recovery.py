@@ -3,7 +3,8 @@
 import collections
 import dataclasses
 import enum
-from collections.abc import Collection, Mapping, Sequence
+import functools
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -71,9 +72,23 @@ def ends_after(ends: tuple[AttemptEnd, ...], event: Mapping[str, Any]) -> tuple[
             return (*ends, end)
         case "replayed":  # by the attempt after it
             return (*ends[:-1], dataclasses.replace(ends[-1], suspects=tuple(event["suspects"])))
+        case "cluster-lost":
+            return (*ends, AttemptEnd(cause=Cause.PREEMPTED))
         case "resumed-by-hand":
             return ()
     return ends
+
+
+def after_lost_cluster(events: Iterable[Mapping[str, Any]], max_preemptions: int) -> str:
+    """Why a job whose whole cluster was lost just now is not to go on; '' if it is.
+
+    Args:
+        events: on record before.
+        max_preemptions: as in `Policy`.
+    """
+    none: tuple[AttemptEnd, ...] = ()
+    ends = functools.reduce(ends_after, events, none)
+    return _over_budget((*ends, AttemptEnd(cause=Cause.PREEMPTED)), Policy(max_preemptions=max_preemptions))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

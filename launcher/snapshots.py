@@ -7,6 +7,7 @@ from typing import Any
 
 from cluster.record import Cluster
 from launcher.errors import FailureError
+from launcher.lost_head import HeadWatch
 from launcher.protocol import Connection
 from launcher.went_down import went_down
 
@@ -25,10 +26,12 @@ def snapshots(cluster: Cluster, job: str) -> Iterator[Snapshot]:
 
     Raises:
         FailureError: no answer at first, or for RECONNECT_S (RECONNECT_REMOTE_S).
+        HeadLostError: the cloud says that none will come.
     """
     limit_s = RECONNECT_REMOTE_S if cluster.is_remote else RECONNECT_S
     heard = -math.inf
     last: Snapshot = {}
+    watch = HeadWatch(cluster)
     while True:
         try:
             with Connection(cluster.socket, timeout_s=None) as connection:
@@ -47,6 +50,7 @@ def snapshots(cluster: Cluster, job: str) -> Iterator[Snapshot]:
                 return
             if time.monotonic() - heard > limit_s:
                 raise
+            watch.require_hope()
         yield last | {"silent_s": time.monotonic() - heard}
         time.sleep(RECONNECT_PERIOD_S)
         if cluster.is_remote:

@@ -45,7 +45,11 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A job that may be sent, with the bytes that its hosts will need."""
+    """A job that may be sent, with the bytes that its hosts will need.
+
+    Attributes:
+        lost: of a job that goes on because its cluster was lost: why; '' of one that a person resumes.
+    """
 
     cluster: Cluster
     spec: JobSpec
@@ -53,6 +57,7 @@ class Prepared:
     files: Mapping[str, Path]
     resume: bool = False
     secrets: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    lost: str = ""
 
 
 def prepare(request: Request) -> Prepared:
@@ -180,7 +185,7 @@ def send(prepared: Prepared, *, wait: bool) -> Message:
         wait: queue behind other jobs; else be refused if hosts are not free.
     """
     request = {"op": "submit", "spec": prepared.spec.to_json(), "wait": wait, "resume": prepared.resume,
-               "secrets": dict(prepared.secrets)}  # fmt: skip
+               "lost": prepared.lost, "secrets": dict(prepared.secrets)}  # fmt: skip
     try:
         return ask_with_bytes(prepared.cluster, request, prepared.code, prepared.files)
     except FailureError as error:

@@ -28,12 +28,13 @@ from launcher.job_folder import JobFolder, all_jobs, jobs_folder
 from launcher.job_queue import Waiting, next_to_start
 from launcher.job_record import JobRecord
 from launcher.job_run import JobRun
+from launcher.mirror import fetch_record
 from launcher.notice_watch import follow_notices
 from launcher.notices import Notice
 from launcher.process_watch import end_with_raylet
 from launcher.protocol import Message
 from launcher.record_copy import news
-from launcher.storage import is_on_head, storage_for
+from launcher.storage import is_on_head, storage_for, storage_root
 
 WATCH_PERIOD_S = 0.1
 LOST_PERIOD_S = 2.0
@@ -95,7 +96,9 @@ class Supervisor:
         match request["op"]:
             case "submit":
                 spec = JobSpec.from_json(request["spec"])
-                answer = self._submit(spec, request["wait"], request["resume"], request["secrets"])
+                if request["resume"]:
+                    await self._find_record(spec)
+                answer = self._submit(spec, request["wait"], request["resume"], request["secrets"], request["lost"])
             case "blob":
                 self.blobs.put(request["digest"], data, is_file=request["is_file"])
             case "status":
@@ -170,7 +173,7 @@ class Supervisor:
 
     # -- jobs
 
-    def _submit(self, spec: JobSpec, wait: bool, resume: bool, secrets: dict[str, str]) -> Message:
+    def _submit(self, spec: JobSpec, wait: bool, resume: bool, secrets: dict[str, str], lost: str = "") -> Message:
         missing = self.blobs.missing([spec.code_digest, *(file.sha256 for file in spec.files.values())])
         if missing:
             return {"missing": missing}
@@ -185,7 +188,11 @@ class Supervisor:
             folder.keep_input(self.blobs.path(file.sha256), file)
         job = self._add(spec, folder)
         job.secrets = secrets
-        job.record.event("resumed-by-hand" if resume else "submitted")
+        if lost:
+            job.record.event("cluster-lost", message=lost)
+            job.record.note(f"{lost}; it goes on from its newest good checkpoint on new ones")
+        else:
+            job.record.event("resumed-by-hand" if resume else "submitted")
         job.record.enqueue()
         self._start_next()
         return {
@@ -202,6 +209,14 @@ class Supervisor:
             raise UserError(
                 f"there is a job {spec.name!r} already: choose another --name, or spmd-launch jobs --prune {spec.name}"
             ) from None
+
+    async def _find_record(self, spec: JobSpec) -> None:
+        """Brings the record of a job that ran on other machines from the storage, where this head has none."""
+        if (jobs_folder() / spec.name).exists():
+            return
+        root = storage_root(self.cluster.spec.storage_path)
+        if await asyncio.to_thread(fetch_record, root, spec.name) is None:
+            raise UserError(f"--resume {spec.name}: neither the head nor {root} has a record of it")
 
     def _reopen(self, spec: JobSpec) -> JobFolder:
         live = self.jobs.get(spec.name)

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from cluster.errors import ClusterError
+from cluster.errors import ClusterConfigError, ClusterError
 from launcher.errors import FailureError, UserError
 
 # Where each command lives; its module is imported when it is used.
@@ -72,6 +72,9 @@ def main() -> None:
     except (UserError, FailureError) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
+    except ClusterConfigError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(UserError.exit_code)
     except ClusterError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(FailureError.exit_code)

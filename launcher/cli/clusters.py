@@ -1,5 +1,6 @@
 """`up` and `down`."""
 
+import contextlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +8,8 @@ from pathlib import Path
 import click
 
 from cluster.config_file import load
-from cluster.errors import ClusterConfigError
+from cluster.errors import ClusterConfigError, ClusterError
+from cluster.record import load_spec
 from cluster.spec import ClusterSpec
 from launcher.cli.console import next_commands, say, seconds, show_json
 from launcher.cli.plan_text import plan_text
@@ -68,12 +70,10 @@ def down(
         return
     from launcher.bringup import down as bring_down
 
+    kept = _kept(name)
     for line in bring_down(name, force=force, say=say, purge=purge):
         say(line)
-    click.echo(
-        f"cluster {name} is down; "
-        + ("nothing of ours is on its hosts" if purge else "job records and checkpoints stay")
-    )
+    click.echo(f"cluster {name} is down; " + ("nothing of ours is on its hosts" if purge else kept))
     next_commands("spmd-launch jobs", "spmd-launch results JOB")
 
 
@@ -85,6 +85,15 @@ def _delete_leftover(name: str, project: str | None, force: bool, *, dry_run: bo
     deleted = delete_leftover(name, project, force=force)
     click.echo(f"{deleted.kind} {deleted.name} in {deleted.where} is deleted")
     next_commands("spmd-launch list --all")
+
+
+def _kept(name: str) -> str:
+    """What stays of a cluster that goes down."""
+    with contextlib.suppress(ClusterError):  # there is no such cluster, or another version has made it
+        spec = load_spec(name)
+        if spec.provider.is_paid and not spec.storage_outlives_hosts:
+            return "job records stay, and checkpoints where the machines do"
+    return "job records and checkpoints stay"
 
 
 def _name(text: str) -> str:

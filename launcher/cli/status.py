@@ -12,6 +12,7 @@ from launcher.cli.console import is_terminal, next_commands, show_json, table
 from launcher.cli.results import find_job
 from launcher.errors import FailureError, UserError
 from launcher.job_folder import JobFolder, all_jobs
+from launcher.lost_head import describe_troubles
 from launcher.protocol import Connection
 from launcher.went_down import went_down
 
@@ -56,7 +57,7 @@ def cluster_status(name: str) -> dict[str, Any]:
     known, `UNREACHABLE`.
     """
     cluster = Cluster.load(name)
-    nothing: dict[str, Any] = {"name": name, "hosts": [], "jobs": [], "queue": []}
+    nothing: dict[str, Any] = {"name": name, "hosts": [], "jobs": [], "queue": [], "troubles": []}
     if farewell := kept_farewell(name):
         return nothing | _gone(farewell)
     if cluster is None:
@@ -71,7 +72,9 @@ def cluster_status(name: str) -> dict[str, Any]:
         return known | _without_answer(cluster, str(error))
     standbys = {host["standby"] for host in answer["hosts"]}
     state = "LOST HOSTS" if "LOST" in standbys else "WARM" if standbys == {"WARM"} else "READY"
-    return {**known, "state": "GOING DOWN" if answer["limits"]["going_down"] else state, **answer}
+    troubles = describe_troubles(cluster) if state == "LOST HOSTS" else []
+    state = "GOING DOWN" if answer["limits"]["going_down"] else state
+    return {**known, "state": state, "troubles": troubles, **answer}
 
 
 def _without_answer(cluster: Cluster, message: str) -> dict[str, Any]:
@@ -81,7 +84,7 @@ def _without_answer(cluster: Cluster, message: str) -> dict[str, Any]:
     if may_be_gone and (farewell := went_down(cluster)):
         return _gone(farewell)
     if problem:
-        return {"state": "UNREACHABLE", "message": problem}
+        return {"state": "UNREACHABLE", "message": problem, "troubles": describe_troubles(cluster)}
     return {"state": "DEAD"} | ({"message": message} if message else {})
 
 
@@ -91,6 +94,8 @@ def _gone(farewell: Farewell) -> dict[str, Any]:
 
 def _print_cluster(cluster: dict[str, Any]) -> None:
     click.echo(f"cluster {cluster['name']}: {cluster['state']}")
+    for trouble in cluster["troubles"]:
+        click.echo(f"! {trouble}")
     if cluster["state"] == "UNREACHABLE":
         click.echo(f"  {cluster['message']}; if it is up, its jobs go on")
         for line in describe_age(cluster):

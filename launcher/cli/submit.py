@@ -9,7 +9,7 @@ import click
 
 from cluster.record import Cluster
 from launcher.cli.age import describe_end
-from launcher.cli.console import next_commands, show_json
+from launcher.cli.console import next_commands, say, show_json
 from launcher.cli.job_options import (
     max_failures_option,
     max_preemptions_option,
@@ -147,14 +147,20 @@ def watch_to_end(cluster: Cluster, job: str, as_json: bool, with_output: bool = 
     from launcher.cli.live import follow
     from launcher.cli.logs import new_lines
     from launcher.cli.results import find_job, show_results
+    from launcher.lost_head import HeadLostError, bring_back
 
     shown: dict[str, int] = {}
 
     def said() -> Iterable[str]:
         return new_lines(find_job(job), shown) if with_output else ()
 
+    final = None
     try:
-        final = follow(cluster, job, to_stderr=as_json, said=said)
+        while final is None:
+            try:
+                final = follow(cluster, job, to_stderr=as_json, said=said)
+            except HeadLostError as lost:
+                cluster = bring_back(cluster, job, str(lost), say)
     except KeyboardInterrupt:
         click.echo(f"\ndetached: job {job} goes on")
         _next_for_running(job)

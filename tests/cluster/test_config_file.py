@@ -12,7 +12,7 @@ import pytest
 from cluster.accelerators import GPU_MODELS
 from cluster.config_file import load
 from cluster.errors import ClusterConfigError
-from cluster.spec import ClusterSpec, LocalProviderSpec
+from cluster.spec import PROVIDERS, ClusterSpec, LocalProviderSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -118,8 +118,9 @@ KEYS = (
     "(allowed: name, provider, num_hosts, devices_per_host, accelerator, emulate, spares, min_hosts, env, python, "
     "storage_path, idle_down_after, max_lifetime)"
 )
-TYPE = "c.yaml:2: provider.type: must be one of local, ssh, ray, not "
-NO_TYPE = "c.yaml:2: provider: must be {type: TYPE} with a TYPE of local, ssh, ray, not "
+TYPES = ", ".join(PROVIDERS)
+TYPE = f"c.yaml:2: provider.type: must be one of {TYPES}, not "
+NO_TYPE = f"c.yaml:2: provider: must be {{type: TYPE}} with a TYPE of {TYPES}, not "
 ACCELERATOR = "must be cpu, a GPU and how many a host has (H100:8), or a type of TPU slice (tpu-v4-16), not "
 GPUS = f"(known: 1 to 16 of {', '.join(GPU_MODELS)})"
 V4 = "(known: tpu-v4-8, tpu-v4-16, tpu-v4-32, tpu-v4-64, tpu-v4-128, tpu-v4-256, tpu-v4-384, tpu-v4-512)"

@@ -1,7 +1,8 @@
 #!/bin/bash
 # PID 1 of a test host: gives it a root of its own over the machine's, starts what a host starts, and from then on only
 # reaps. host.py runs it in fresh namespaces.
-#   boot.sh NAME DISK [FOLDER...]    DISK holds upper/, work/ and root/; each FOLDER is shown read-only at its own path
+#   boot.sh NAME DISK [FOLDER...]    DISK holds upper/, work/ and root/; each FOLDER is shown at its own path, read-only
+#                                    unless it is written rw:FOLDER
 set -euo pipefail
 name=$1 disk=$2
 shift 2
@@ -25,10 +26,11 @@ ln -s /proc/self/fd dev/fd
 ln -s /proc/self/fd/0 dev/stdin
 ln -s /proc/self/fd/1 dev/stdout
 ln -s /proc/self/fd/2 dev/stderr
-for folder in "$@"; do
+for share in "$@"; do
+  folder=${share#rw:}
   mkdir -p ".$folder"
   mount --bind "$folder" ".$folder"
-  mount -o remount,bind,ro ".$folder"
+  [ "$share" != "$folder" ] || mount -o remount,bind,ro ".$folder"
 done
 pivot_root . .  # the old root lies over the new one, and goes
 umount -l .

@@ -39,14 +39,19 @@ class Host:
         index: last part of its address.
         folder: on the machine; its disk is mounted there, its log lies beside it.
         disk_mib: size of its disk.
-        share: folders of the machine that it sees, read-only, at their own path.
+        share: folders of the machine that it sees at their own path, read-only.
+        bucket: one that it may write, as all others; None: there is none.
     """
 
-    def __init__(self, network: Network, name: str, index: int, folder: Path, disk_mib: int, share: Sequence[Path]):
+    def __init__(
+        self, network: Network, name: str, index: int, folder: Path, disk_mib: int, share: Sequence[Path],
+        bucket: Path | None = None,
+    ):  # fmt: skip
         self.name, self.address = name, network.address(index)
         self.namespace = network.namespace(name)
         self.disk = Disk(folder, disk_mib)
-        self._network, self._index, self._share = network, index, list(share)
+        self._network, self._index, self._share = network, index, [str(path) for path in share]
+        self._share += [f"rw:{bucket}"] if bucket is not None else []
         self._log = folder.with_suffix(".log")
 
     # Power
@@ -57,7 +62,7 @@ class Host:
         self._network.plug(self._index)
         argv = ["setsid", "--fork", "nsenter", f"--net=/run/netns/{self.namespace}"]
         argv += ["unshare", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child"]
-        argv += ["bash", str(BOOT), self.name, str(self.disk.folder), *map(str, self._share)]
+        argv += ["bash", str(BOOT), self.name, str(self.disk.folder), *self._share]
         with self._log.open("w") as log:
             environment = {"PATH": PATH, "HOME": "/root"}
             subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, check=True, cwd="/")

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from tests.hosts.commands import PATH, command
+from tests.hosts.commands import NAMESPACES, PATH, command
 from tests.hosts.disk import environments, to_share, unmount_all_under
 from tests.hosts.host import Host
 from tests.hosts.network import Network
@@ -40,29 +40,34 @@ class TestHosts:
         number: of the set, 0 to 254; two sets with one number are the same set.
         disk_mib: size of each host's disk; memory is used only for what is written.
         from_machine: the machine itself reaches the hosts too (a link and a route, until `down`).
+        bucket: all hosts and the laptop share a folder that they may write, as they would a bucket of a cloud.
 
     Attributes:
         hosts: the cluster's hosts by name, in order.
         laptop: the operator's machine.
         state: folder of keys, `ssh_config` and disks.
         identity: the private key that lets in; at the same path on the laptop.
+        bucket: the shared folder, at this path everywhere; None: there is none.
     """
 
     __test__ = False  # pytest: not a class of tests
 
     def __init__(
-        self, names: Sequence[str] = NAMES, number: int = 0, *, disk_mib: int = 4096, from_machine: bool = False
-    ):
+        self, names: Sequence[str] = NAMES, number: int = 0, *, disk_mib: int = 4096, from_machine: bool = False,
+        bucket: bool = False,
+    ):  # fmt: skip
         self.names, self.number = tuple(names), number
         self.state = STATE / str(number)
         self.identity = self.state / "id"
         self.ssh_config = self.state / "ssh_config"
+        self.bucket = self.state / "bucket" if bucket else None
         self._network = Network(number)
         self._from_machine = from_machine
         everywhere = environments()
 
         def host(name: str, index: int, *more: Path) -> Host:
-            return Host(self._network, name, index, self.state / name, disk_mib, to_share([*everywhere, *more]))
+            share = to_share([*everywhere, *more])
+            return Host(self._network, name, index, self.state / name, disk_mib, share, self.bucket)
 
         self.hosts = {name: host(name, 10 + i) for i, name in enumerate(self.names)}
         self.laptop = host(LAPTOP, 2, ROOT)
@@ -93,6 +98,8 @@ class TestHosts:
 
     def _make(self) -> None:
         self.state.mkdir(0o700, parents=True)
+        if self.bucket is not None:
+            self.bucket.mkdir()
         (self.state / "names.json").write_text(json.dumps(self.names))
         self._make_access()
         self._network.up()
@@ -114,6 +121,21 @@ class TestHosts:
         shutil.rmtree(self.state, ignore_errors=not self.state.exists())
         with suppress(OSError):  # other sets are there, or nothing is
             STATE.rmdir()
+
+    def switch_namespace(self) -> Path:
+        """Of the network between the hosts, where what serves them may listen."""
+        return NAMESPACES / self._network.switch
+
+    def gateway(self) -> str:
+        """The address in that namespace."""
+        return self._network.address(1)
+
+    def renew(self, name: str, authorized_key: str) -> None:
+        """Gives a host that is off an empty disk, and who may come in: another machine under its address."""
+        host = self.hosts[name]
+        unmount_all_under(host.disk.folder)
+        shutil.rmtree(host.disk.folder, ignore_errors=True)
+        host.disk.make(name, {machine.name: machine.address for machine in self.machines()}, authorized_key)
 
     def in_operator(self, argv: Sequence[str], **options: object) -> subprocess.CompletedProcess[str]:
         """Runs a command on the laptop, in the project's folder; options as for `Host.run`."""
@@ -161,7 +183,8 @@ class TestHosts:
     def _prepare_laptop(self) -> None:
         """The access at the same paths, and a firewall: as in an office, nobody can call it."""
         folder = self.laptop.path(self.state)
-        folder.mkdir(0o700, parents=True)
+        folder.mkdir(parents=True, exist_ok=True)  # the bucket is in it
+        folder.chmod(0o700)
         for file in (self.identity, self.identity.with_suffix(".pub"), self.ssh_config):
             shutil.copy2(file, folder)
         for rule in (
@@ -188,7 +211,7 @@ def hold(number: int) -> socket.socket | None:
 
 @contextmanager
 def claimed(
-    names: Sequence[str] = NAMES, *, from_machine: bool = False, numbers: Sequence[int] = CLAIMED
+    names: Sequence[str] = NAMES, *, from_machine: bool = False, bucket: bool = False, numbers: Sequence[int] = CLAIMED
 ) -> Iterator[TestHosts]:
     """A set with a number that no other living process holds, up; down at the end.
 
@@ -207,7 +230,7 @@ def claimed(
         for number in free:
             if claim := hold(number):
                 stack.enter_context(claim)
-                hosts = TestHosts(names, number, from_machine=from_machine)
+                hosts = TestHosts(names, number, from_machine=from_machine, bucket=bucket)
                 stack.callback(hosts.down)
                 hosts.up()
                 yield hosts

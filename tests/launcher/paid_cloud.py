@@ -37,6 +37,8 @@ class FakePaidSpec:
 class FakePaidProvider:
     """See `cluster.provider.Provider`."""
 
+    resumes = False
+
     def __init__(self, spec: ClusterSpec):
         self.names = [f"{spec.name}-{index}" for index in range(spec.num_hosts)]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from launcher.recovery import AttemptEnd, Cause, OnDivergence, Policy, Retry, Stop, Wait, decide
+from launcher.recovery import AttemptEnd, Cause, OnDivergence, Policy, Retry, Stop, Wait, after_lost_cluster, decide
 
 HOSTS = ("a", "b")
 
@@ -124,3 +124,13 @@ def test_a_host_that_is_to_go_is_left_out_where_the_job_can_run_without() -> Non
     assert decide([failed()], available=HOSTS, **asked) == Retry(hosts=("a",), why="with 1 of 2 hosts, without b")
     needs_both = {**asked, "sizes": (2,)}
     assert decide([failed()], available=HOSTS, **needs_both) == Retry(hosts=HOSTS), "it may be gone only in an hour"
+
+
+def test_a_lost_cluster_counts_as_a_lost_host_and_has_its_bounds() -> None:
+    lost = {"type": "cluster-lost", "message": "its machines were lost"}
+    failed = {"type": "attempt-failed", "cause": "failure", "step": 3, "suspects": []}
+    assert after_lost_cluster([], 1) == ""
+    assert after_lost_cluster([failed, failed, failed], 1) == ""
+    assert after_lost_cluster([lost, failed], 1) == "hosts were lost 2 times (--max-preemptions 1)"
+    assert after_lost_cluster([lost, {"type": "resumed-by-hand"}], 1) == ""
+    assert after_lost_cluster([], 0) == "hosts were lost 1 times (--max-preemptions 0)"

@@ -1,0 +1,174 @@
+"""Cloud TPU slices as hosts: asked for at the cloud, then brought up as any machines over ssh."""
+
+import importlib.util
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import psutil
+
+from cluster.access import Access, Target
+from cluster.errors import ClusterConfigError, ClusterError
+from cluster.gcp_spec import GcpTpuProviderSpec
+from cluster.place_code import Code
+from cluster.plan import Action, host_actions
+from cluster.provider import Say, Trouble
+from cluster.record import Cluster, cluster_folder
+from cluster.spec import ClusterSpec
+from cluster.ssh_provider import SshProvider, close_tunnel, links_folder
+from cluster.tpu_key import make_key, private_key
+from cluster.tpu_slice import ID_LABEL, Slice
+
+SSHD_TIMEOUT_S = 300.0  # from READY until a machine has booted and knows our key
+
+
+class GcpTpuProvider:
+    """See `cluster.provider.Provider`. Where slices are and how they are is the cloud's to say, never a record's.
+
+    Raises:
+        ClusterConfigError: google's client is not installed.
+    """
+
+    resumes: ClassVar[bool] = True
+
+    def __init__(self, spec: ClusterSpec):
+        _require_client()
+        from cluster.tpu_cloud import TpuCloud  # here, because google's client is an extra
+        from cluster.tpu_slices import TpuSlices
+
+        assert isinstance(spec.provider, GcpTpuProviderSpec)
+        self.spec, self.provider = spec, spec.provider
+        self.slices = TpuSlices(spec, TpuCloud(spec.provider, spec.accelerator))
+        self._machines: SshProvider | None = None
+
+    @property
+    def machines(self) -> SshProvider:
+        """Those that have been reached."""
+        assert self._machines is not None
+        return self._machines
+
+    def find(self) -> Cluster | None:
+        found = self.slices.now()
+        if not self.slices.is_ready(found[0]):  # the head is on the first
+            return None
+        self._made_by = found[0].labels.get(ID_LABEL, "")
+        if self._made_by and self._made_by == self.slices.request_id() and Cluster.load(self.spec.name) is None:
+            return None  # by an `up` from here that did not come to its end, and may have been killed just now
+        self._machines = self._reach([slice_ for slice_ in found if self.slices.is_ready(slice_)])
+        return self.machines.find()
+
+    def plan_up(self) -> list[Action]:
+        return self._plan(self.slices.now())
+
+    def plan_anew(self) -> list[Action]:
+        return self._plan([Slice(name=name) for name in self.slices.names])
+
+    def _plan(self, found: Sequence[Slice]) -> list[Action]:
+        from cluster.tpu_plan import plan_up  # here, as in `__init__`
+
+        hosts = [target.name for slice_ in found for target in self._targets(slice_)]
+        return [*plan_up(self.slices, found), *host_actions("start", hosts)]
+
+    def plan_down(self) -> list[Action]:
+        from cluster.tpu_plan import plan_down
+
+        cluster = Cluster.load(self.spec.name)
+        hosts = [host.name for host in cluster.hosts] if cluster is not None else []
+        return [*host_actions("end", hosts), *plan_down(self.slices)]
+
+    def create(self, code: Code, say: Say, head_has_code: Callable[[], None]) -> Cluster:
+        close_tunnel(self.spec.name)  # to machines that may be gone
+        (cluster_folder(self.spec.name) / "cluster.json").unlink(missing_ok=True)
+        if self.provider.adopt:
+            self._machines = self._reach(self.slices.wait(say))
+        else:
+            self._machines = self._reach(self._make(say))
+            say(f"waiting for sshd on {len(self.machines.machines)} host(s)")
+            self.machines.wait_for_sshd(self.machines.machines, SSHD_TIMEOUT_S)
+        return self.machines.create(code, say, head_has_code)
+
+    def _make(self, say: Say) -> Sequence[Slice]:
+        if not self.spec.storage_outlives_hosts:
+            say("! checkpoints lie on the machines' own disks: whoever loses the head's slice, to a preemption or by "
+                "`down`, loses them all; storage_path: gs://BUCKET/... keeps them")  # fmt: skip
+        new = self.slices.ask_for(make_key(self.provider, self.spec.name), say)
+        found = self.slices.wait(say)
+        for machine in self._reach([slice_ for slice_ in found if slice_.name in new]).machines if new else ():
+            machine.ssh.forget_host_key()
+        return found
+
+    def start_on_head(self, module: str, code: Code) -> subprocess.Popen[bytes]:
+        return self.machines.start_on_head(module, code)
+
+    def attach(self, cluster: Cluster) -> Cluster:
+        if not self.provider.adopt and not self.slices.request_id():  # another client has brought it up
+            self.slices.remember(self._made_by)
+        return self.machines.attach(cluster)
+
+    def delete(self, code: Code, *, purge: bool = False) -> list[str]:
+        try:
+            if self.provider.adopt:
+                self._machines = self._machines or self._reach(self.slices.now())
+                return self.machines.delete(code, purge=purge)
+            close_tunnel(self.spec.name)
+            self.slices.delete()
+        except ClusterError as error:
+            return [str(error)]
+        shutil.rmtree(cluster_folder(self.spec.name), ignore_errors=True)
+        shutil.rmtree(links_folder(self.spec.name), ignore_errors=True)
+        return []
+
+    def delete_from_head(self) -> None:
+        """Deletes the slices that `up` has made, the head's last; called on the head, with its service account."""
+        if not self.provider.adopt:
+            from cluster.tpu_self_delete import delete_from_inside
+
+            own = [address.address for addresses in psutil.net_if_addrs().values() for address in addresses]
+            delete_from_inside(self.slices.cloud, self.spec.name, own)
+
+    def troubles(self) -> Sequence[Trouble]:
+        return [
+            self._trouble(slice_, is_head=index == 0)
+            for index, slice_ in enumerate(self.slices.look())
+            if slice_.health or not self.slices.is_ready(slice_)
+        ]
+
+    def _trouble(self, slice_: Slice, *, is_head: bool) -> Trouble:
+        deleted = slice_.is_going or not slice_.is_there
+        words = f"slice {slice_.name}: {slice_.state} {slice_.health}".strip()
+        return Trouble(text=words, head_is_gone=is_head and (slice_.is_dead or deleted), by_order=deleted)
+
+    def close(self) -> None:
+        if self._machines is not None:
+            self._machines.close()
+
+    def _reach(self, slices: Sequence[Slice]) -> SshProvider:
+        """The machines of slices, by worker id."""
+        access = Access(
+            targets=tuple(target for slice_ in slices for target in self._targets(slice_)),
+            user=self.provider.login_user,
+            identity_file=private_key(self.provider, self.spec.name),
+        )
+        return SshProvider(self.spec, access)
+
+    def _targets(self, slice_: Slice) -> list[Target]:
+        """A name for each machine, whose address the name service does not know."""
+        addresses = slice_.addresses or [("", "")] * self.spec.hardware.hosts_per_slice
+        return [
+            Target(
+                f"{slice_.name}-w{worker}", address=internal if self.provider.use_internal_ips else external or internal
+            )
+            for worker, (internal, external) in enumerate(addresses)
+        ]
+
+
+def _require_client() -> None:
+    try:
+        there = importlib.util.find_spec("google.cloud.tpu_v2") is not None
+    except ModuleNotFoundError:
+        there = False
+    if not there:
+        raise ClusterConfigError(
+            "provider.type", "gcp-tpu needs google's client, which is not here: pip install 'google-cloud-tpu>=1.28,<2'"
+        )

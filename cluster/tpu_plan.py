@@ -1,0 +1,45 @@
+"""What `up` and `down` would do with the slices of a cluster, as the cloud shows them now."""
+
+from collections.abc import Sequence
+
+from cluster.plan import Action
+from cluster.tpu_slice import Slice
+from cluster.tpu_slices import TpuSlices
+
+REQUEST = "queued resource"
+
+
+def plan_up(slices: TpuSlices, found: Sequence[Slice]) -> list[Action]:
+    """What `up` would ask for, delete or keep.
+
+    Args:
+        slices: of the cluster.
+        found: them, as they are.
+    """
+    return [action for slice_ in found for action in _plan_slice(slices, slice_)]
+
+
+def _plan_slice(slices: TpuSlices, slice_: Slice) -> list[Action]:
+    name, spec = slice_.name, slices.spec
+    if not slice_.is_dead and slice_.is_there:
+        return [Action(verb="keep", kind="TPU VM" if slice_.node else REQUEST, name=name, detail=slice_.state)]
+    hosts = f"{spec.hardware.hosts_per_slice} host(s) x {spec.devices_per_host} device(s)"
+    dead = [Action(verb="delete", kind=REQUEST, name=name, detail=slice_.state)] if slice_.is_dead else []
+    return [
+        *dead,
+        Action(verb="create", kind=REQUEST, name=name, detail=f"{slices.what()}, {slices.provider.zone}"),
+        Action(verb="create", kind="TPU VM", name=name, detail=hosts),
+    ]
+
+
+def plan_down(slices: TpuSlices) -> list[Action]:
+    """What `down` would delete; adopted ones stay."""
+    if slices.adopted:
+        return [Action(verb="keep", kind="TPU VM", name=name, detail="adopted") for name in slices.names]
+    ours = sorted(slices.ours(), key=lambda slice_: slice_.name) if slices.request_id() else []
+    return [
+        Action(verb="delete", kind=kind, name=slice_.name, detail=slice_.state)
+        for slice_ in ours
+        for kind, there in ((REQUEST, slice_.request), ("TPU VM", slice_.node))
+        if there
+    ]

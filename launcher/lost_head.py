@@ -1,0 +1,93 @@
+"""A head that will not come back, as the cloud that had it says; what a client does about it."""
+
+import contextlib
+import time
+from collections.abc import Sequence
+
+from cluster.errors import ClusterError
+from cluster.provider import Say, Trouble, provider_for
+from cluster.record import Cluster
+from launcher.bringup import up
+from launcher.errors import FailureError
+from launcher.job_folder import JobFolder, jobs_folder
+from launcher.recovery import after_lost_cluster
+
+ASK_PERIOD_S = 10.0
+
+
+class HeadLostError(FailureError):
+    """The cloud says that the head is gone for good."""
+
+
+class HeadWatch:
+    """Asks a cloud now and then, while a head is silent.
+
+    Args:
+        cluster: whose head it is.
+    """
+
+    def __init__(self, cluster: Cluster):
+        self._cluster = cluster
+        self._asked = -ASK_PERIOD_S
+
+    def require_hope(self) -> None:
+        """Returns where the head may come back, or nothing is known.
+
+        Raises:
+            HeadLostError: it was taken away.
+            FailureError: somebody has deleted it.
+        """
+        if time.monotonic() - self._asked < ASK_PERIOD_S:
+            return
+        try:
+            gone = [trouble for trouble in _ask(self._cluster) if trouble.head_is_gone]
+        except ClusterError:  # no way to the cloud, either: then it is this client that is cut off
+            gone = []
+        self._asked = time.monotonic()
+        if gone:
+            kind = FailureError if gone[0].by_order else HeadLostError
+            raise kind(f"cluster {self._cluster.name!r} has lost its head: {gone[0].text}")
+
+
+def describe_troubles(cluster: Cluster) -> list[str]:
+    """What the cloud says of machines that are not as they should be, and what to do, a line each."""
+    try:
+        found = _ask(cluster)
+    except ClusterError as error:
+        return [f"its cloud cannot be asked: {error}"]
+    lines = [trouble.text for trouble in found]
+    if any(trouble.head_is_gone for trouble in found):
+        goes_on = "; its jobs go on there from their storage" if cluster.spec.storage_outlives_hosts else ""
+        lines.append(f"the head is gone: `spmd-launch up FILE` asks for new machines{goes_on}")
+    return lines
+
+
+def _ask(cluster: Cluster) -> Sequence[Trouble]:
+    if not cluster.spec.provider.is_paid:  # no cloud has its machines
+        return ()
+    with contextlib.closing(provider_for(cluster.spec)) as provider:
+        return provider.troubles()
+
+
+def bring_back(cluster: Cluster, job: str, lost: str, say: Say) -> Cluster:
+    """Brings a cluster up again whose head is gone; its jobs go on there from their storage.
+
+    Args:
+        cluster: as it was.
+        job: that is followed.
+        lost: why.
+        say: receives one line for each step.
+
+    Raises:
+        FailureError: there is nothing to go on from, the job's budget is spent, or it cannot be brought up.
+    """
+    again = f"`spmd-launch up FILE` makes new machines, `spmd-launch down {cluster.name}` forgets the cluster"
+    if not cluster.spec.storage_outlives_hosts:
+        raise FailureError(
+            f"{lost}; its checkpoints were on its machines, and are gone with them (storage_path): {again}"
+        )
+    folder = JobFolder(jobs_folder() / job)
+    if refusal := after_lost_cluster(folder.lines("events.jsonl"), folder.spec().max_preemptions):
+        raise FailureError(f"{lost}; job {job} is not tried again: {refusal}; {again}")
+    say(f"! {lost}; asking for new machines, where job {job} goes on")
+    return up(cluster.spec, say).cluster

@@ -1,0 +1,84 @@
+"""Cloud TPU slices from the request to bitwise results and back to nothing; the cloud is a fake, all else is real."""
+
+import psutil
+import pytest
+
+from tests.provision.conftest import Cloud
+
+pytestmark = [pytest.mark.provision, pytest.mark.timeout(900)]
+
+JOBS = {
+    "independent-chains": ["--set", "num_draws=20", "--set", "num_warmup=20"],
+    "sharded-mcmc": ["--set", "num_draws=10", "--set", "num_warmup=10"],
+}
+TRANSFORMER = ["--set", "steps=24", "--checkpoint-every", "4"]
+
+
+def test_a_slice_from_the_request_to_bitwise_results_over_a_preemption_and_back_to_nothing(cloud: Cloud) -> None:
+    file = cloud.write("pod")
+    said = cloud.cli("up", file, "--yes")
+    for word in (
+        "asking for v4-16, spot, in us-central2-b",
+        "WAITING_FOR_RESOURCES since",
+        "PROVISIONING since",
+        "READY since",
+    ):
+        assert f"pod-0: {word}" in said
+    record = cloud.cli.record("pod")
+    machines = cloud.machines.given["pod-0"]
+    assert [host["name"] for host in record["hosts"]] == ["pod-0-w0", "pod-0-w1"]
+    assert [host["address"] for host in record["hosts"]] == [cloud.hosts[name].address for name in machines]
+    for workload, settings in JOBS.items():
+        assert cloud.cli.json("submit", workload, *settings)["state"] == "SUCCEEDED"
+    calm = cloud.cli.json("submit", "transformer", "--name", "calm", *TRANSFORMER)
+    process = cloud.cli.start("submit", "transformer", "--name", "hurt", *TRANSFORMER)
+    cloud.cli.wait_for(lambda: has_checkpoint(cloud, "hurt"), 120)
+    cloud.fake.preempt("pod-0")
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, out + err
+    assert "slice pod-0: PREEMPTED; asking for new machines, where job hurt goes on" in " ".join(err.split())
+    hurt = cloud.cli.json("results", "hurt")
+    assert hurt["result_digest"] == calm["result_digest"]
+    assert [event["step"] for event in cloud.cli.events("hurt", "resumed")][-1] >= 4
+    assert_no_secret(cloud)
+    down = cloud.cli("down", "pod")
+    assert "all its slices are deleted; lists of test-project, us-central2-b show none" in down
+    assert cloud.fake.there() == {} and not cloud.machines.given
+
+
+def test_an_adopted_machine_is_used_and_left_as_it_was(cloud: Cloud) -> None:
+    cloud.fake.make_node("mine", "v4-8", "us-central2-b", {})
+    file = cloud.write("kept", provider=f"adopt: [mine]\n  identity_file: {cloud.hosts.identity}")
+    path = cloud.cli_path(file)
+    path.write_text(path.read_text().replace("tpu-v4-16", "tpu-v4-8"))
+    said = cloud.cli("up", file, "--yes")
+    assert "asking for" not in said and "mine-w0: up, the head" in said
+    assert cloud.cli.json("submit", "psum-check")["state"] == "SUCCEEDED"
+    assert "adopted, and still there and billed: mine" in cloud.cli("down", "kept")
+    assert list(cloud.fake.there().values()) == ["READY"]
+    [machine] = cloud.machines.given["mine"]
+    assert not cloud.hosts[machine].processes()
+    assert not any("delete" in method.lower() and "mine" in name for method, name in cloud.fake.calls)
+
+
+def assert_no_secret(cloud: Cloud) -> None:
+    """What lets the client in at the cloud is in no command line, and in no file of ours, there or on a machine."""
+    secrets = [cloud.secret, *cloud.fake.secrets]
+    assert len(secrets) > 1 and all(len(secret) > 40 for secret in secrets)
+    lines = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
+    assert any("launcher" in line for line in lines)
+    assert not [line for line in lines if any(secret in line for secret in secrets)]
+    machines = [cloud.hosts[name] for name in cloud.machines.given["pod-0"]]
+    for host in (cloud.hosts.laptop, *machines):
+        files = [path for path in host.path("/root/.spmd-launch").rglob("*") if path.is_file()]
+        assert len(files) > 5, host.name
+        for file in files:
+            text = file.read_bytes()
+            assert not any(secret.encode() in text for secret in secrets), file
+
+
+def has_checkpoint(cloud: Cloud, job: str) -> bool:
+    """Whether the copy of the job's record in the storage tells of one."""
+    assert cloud.hosts.bucket is not None
+    copies = cloud.hosts.bucket.glob(f"{job}.*/record/events.jsonl")
+    return any('"type":"checkpoint"' in copy.read_text() for copy in copies)
