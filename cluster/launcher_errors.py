@@ -1,0 +1,71 @@
+"""What a cloud answers when it refuses, and what a person can do about it. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+_CREDENTIALS = (
+    "the credentials are not accepted: `aws sts get-caller-identity` says whose they are (AWS_PROFILE, "
+    "AWS_ACCESS_KEY_ID, ~/.aws/credentials); a session that has expired is renewed with `aws sso login`"
+)
+_RIGHTS = "these credentials may not do that: ask for ec2:RunInstances, ec2:Describe*, ec2:CreateTags, \
+ec2:TerminateInstances and what the words above name"
+_QUOTA = (
+    "the account's quota is used up: ask for more under Service Quotas, EC2, in {region} (running on-demand or spot "
+    "instances of this family, counted in vCPUs), or ask for fewer hosts"
+)
+
+# Codes of EC2: docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
+_AWS = {
+    "InsufficientInstanceCapacity": "{region} has not enough {machine_type} free now: try again later, name more "
+    "zones (provider.availability_zone: {region}a,{region}b), another region, or a capacity reservation "
+    "(node_config.CapacityReservationSpecification); nothing is kept meanwhile",
+    "SpotMaxPriceTooLow": "the spot price is above SpotOptions.MaxPrice: raise it, or leave it out",
+    "VcpuLimitExceeded": _QUOTA,
+    "InstanceLimitExceeded": _QUOTA,
+    "MaxSpotInstanceCountExceeded": _QUOTA,
+    "AuthFailure": _CREDENTIALS,
+    "InvalidClientTokenId": _CREDENTIALS,
+    "SignatureDoesNotMatch": _CREDENTIALS,
+    "ExpiredToken": _CREDENTIALS,
+    "ExpiredTokenException": _CREDENTIALS,
+    "RequestExpired": _CREDENTIALS + "; or this machine's clock is wrong",
+    "UnauthorizedOperation": _RIGHTS,
+    "AccessDenied": _RIGHTS,
+    "OptInRequired": "the account has not subscribed to this image or region: open it once in AWS's console",
+    "InvalidKeyPair.NotFound": "there is no key pair of that name in {region}: `aws ec2 describe-key-pairs`, or leave "
+    "KeyName and auth.ssh_private_key out, and one is made",
+    "InvalidAMIID.NotFound": "there is no such image in {region} (each region has its own): ImageId",
+    "InvalidAMIID.Malformed": "ImageId is no image: ami-...",
+    "InvalidSubnetID.NotFound": "there is no such subnet in {region}: SubnetIds",
+    "InvalidGroup.NotFound": "there is no such security group in {region}: SecurityGroupIds",
+    "Unsupported": "{machine_type} is not to be had in this zone of {region}: `aws ec2 "
+    "describe-instance-type-offerings --location-type availability-zone --filters "
+    "Name=instance-type,Values={machine_type}` says where it is",
+    "InvalidInstanceType": "there is no instance type {machine_type}: InstanceType",
+    "RequestLimitExceeded": "AWS asks for fewer requests, also after several tries: try again in a minute",
+}
+_WORDS = {
+    "NoCredentialsError": "there are none here: `aws configure`, AWS_PROFILE, or AWS_ACCESS_KEY_ID",
+    "PartialCredentialsError": "half of the credentials is missing: `aws configure`",
+    "ProfileNotFound": "AWS_PROFILE names none of ~/.aws/config",
+    "TokenRetrievalError": "the session has expired: `aws sso login`",
+    "DefaultCredentialsError": "there are none here: `gcloud auth application-default login`",
+    "EndpointConnectionError": "there is no way to it: is the network there, and is the region's name right?",
+    "ConnectTimeoutError": "there is no way to it: is the network there, and is the region's name right?",
+    "SSLError": "the connection is not trusted: is a proxy between (AWS_CA_BUNDLE)?",
+}
+
+
+def advice(kind: str, code: str, message: str, machines: Mapping[str, Any]) -> str:
+    """What to do about an error, or '' where nothing better is known than what the cloud has said.
+
+    Args:
+        kind: class of the exception.
+        code: of EC2's error; '' if it is none.
+        message: of the cloud.
+        machines: as JSON, see `cluster.launcher_spec.Machines`.
+    """
+    if code == "InvalidParameterValue" and str(machines["machine_type"]) in message:
+        code = "InvalidInstanceType"
+    words = _AWS.get(code) or _WORDS.get(kind, "")
+    return words.format(region=machines["region"], machine_type=machines["machine_type"])
