@@ -1,10 +1,10 @@
 """Reads a file that `ray up` takes: which machines it describes, and what of it does not fit here, in words. Pure."""
 
 import hashlib
-import importlib.util
 import json
 import re
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -251,7 +251,7 @@ def _is_spot(cloud: str, node_config: Config) -> bool:
 def _require_client(cloud: str) -> None:
     module, command = _CLIENTS[cloud]
     try:
-        found = importlib.util.find_spec(module)
+        found = find_spec(module)
     except ModuleNotFoundError:  # of a package that holds it
         found = None
     if found is None:

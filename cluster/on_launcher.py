@@ -9,14 +9,17 @@ program that needs all of them. The modules are private, and Ray is pinned to on
 """
 
 import concurrent.futures
+import contextlib
 import copy
+import io
 import json
 import os
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TextIO
 
 from cluster.launcher_errors import advice
 
@@ -26,6 +29,7 @@ END_TIMEOUT_S = 600.0
 POLL_S = 3.0
 AT_ONCE = 8  # requests for machines
 ANSWERS = 1  # where answers go; in the process of its own another than what Ray prints to
+PANIC = "PANIC"  # how Ray marks its last words
 STARTING, RUNNING = "starting", "running"
 
 # The tags, or labels, that mark a machine as ours.
@@ -75,11 +79,9 @@ class Launcher:
 
     def make(self, names: list[str]) -> None:
         """Asks for a machine for each name, several at once; raises what the first refusal was."""
-        from ray.autoscaler._private.util import hash_launch_conf
         from ray.autoscaler.tags import (
             NODE_KIND_WORKER,
             STATUS_UP_TO_DATE,
-            TAG_RAY_LAUNCH_CONFIG,
             TAG_RAY_NODE_KIND,
             TAG_RAY_NODE_NAME,
             TAG_RAY_NODE_STATUS,
@@ -90,7 +92,6 @@ class Launcher:
         common = {
             TAG_RAY_NODE_KIND: NODE_KIND_WORKER,
             TAG_RAY_USER_NODE_TYPE: self.node_type,
-            TAG_RAY_LAUNCH_CONFIG: hash_launch_conf(node_config, self.config["auth"]),
             TAG_RAY_NODE_STATUS: STATUS_UP_TO_DATE,
         }
 
@@ -251,8 +252,14 @@ def _answer(value: Order) -> None:
     os.write(ANSWERS, json.dumps(value).encode() + b"\n")
 
 
-def _refusal(error: BaseException, machines: dict[str, Any]) -> str:
-    """The innermost reason that the cloud gave, whatever Ray has wrapped around it."""
+def refusal(error: BaseException, machines: dict[str, Any], printed: str = "") -> str:
+    """The innermost reason that the cloud gave, whatever Ray has wrapped around it.
+
+    Args:
+        error: of Ray's launcher, or ours.
+        machines: that were asked for.
+        printed: what Ray has written to standard error: its own checks say why only there, and raise an empty error.
+    """
     if isinstance(error, RefusedError):
         return str(error)
     chain = [error]
@@ -267,7 +274,25 @@ def _refusal(error: BaseException, machines: dict[str, Any]) -> str:
         if hint or code:
             said = f"{code}: {message}" if code else message
             return f"{machines['cloud']} refuses: {said}" + (f"\n{hint}" if hint else "")
+    panics = [line.partition(" -- ")[2] for line in printed.splitlines() if PANIC in line]
+    if panics:
+        return f"{machines['cloud']}: {panics[-1]}"
     return f"{machines['cloud']}: {type(error).__name__}: {error}"
+
+
+class Copy(io.StringIO):
+    """Remembers what is written, and writes it to a stream."""
+
+    def __init__(self, stream: TextIO):
+        super().__init__()
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(text)
+        return super().write(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
 
 
 def _end_with_client() -> None:
@@ -281,13 +306,13 @@ ACTIONS: dict[str, Callable[[Order], Order]] = {"create": create, "list": list_m
 def main() -> None:
     order = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=_end_with_client, daemon=True).start()
+    printed = Copy(sys.stderr)
     try:
-        answer = ACTIONS[sys.argv[1]](order)
+        with contextlib.redirect_stderr(printed):
+            answer = ACTIONS[sys.argv[1]](order)
     except Exception as error:  # noqa: BLE001  whatever the cloud's client raises is told, not shown as a traceback
-        import traceback
-
         traceback.print_exc()  # into the log
-        answer = {"error": _refusal(error, order["machines"])}
+        answer = {"error": refusal(error, order["machines"], printed.getvalue())}
     _answer(answer)
     os._exit(0)  # threads of the cloud's client may wait
 

@@ -38,6 +38,10 @@ SETUP_TIMEOUT_S = 1800.0
 Machine = dict[str, Any]  # as `cluster.on_launcher` tells it
 
 
+class RefusedError(ClusterError):
+    """What the cloud has answered, and what to do."""
+
+
 class RayLauncherProvider:
     """See `cluster.provider.Provider`."""
 
@@ -79,11 +83,9 @@ class RayLauncherProvider:
                 "! checkpoints lie on the machines' own disks, and go with them; storage_path: s3://BUCKET/... keeps"
                 " them"
             )
-        request = dataclasses.replace(request, asked=time.time())
-        request.save()
         try:
-            answer = _ask("create", request, say)
-            request = dataclasses.replace(request, asked=0.0, identity_file=answer["identity_file"])
+            answer = self._make(request, say)
+            request = dataclasses.replace(request, identity_file=answer["identity_file"])
             request.save()
             hosts = self._connect(answer["machines"], request.identity_file)
             if answer["made"]:  # other machines had these names before
@@ -95,6 +97,14 @@ class RayLauncherProvider:
         except BaseException as error:  # an interrupt too must not leave machines that cost
             if left := self.delete(code):
                 raise ClusterError(f"{error}\nnot all that was begun could be undone:\n" + "\n".join(left)) from error
+            raise
+
+    def _make(self, request: LauncherRequest, say: Say) -> dict[str, Any]:
+        dataclasses.replace(request, asked=time.time()).save()
+        try:
+            return _ask("create", request, say)
+        except RefusedError:
+            request.save()  # every call was answered: no machine can come up unseen
             raise
 
     def plan_up(self) -> list[Action]:
@@ -201,7 +211,8 @@ def _ask(what: str, request: LauncherRequest, say: Say) -> dict[str, Any]:
     """Has `cluster.on_launcher` do it: Ray's launcher prints, ends processes and keeps state, so it has its own.
 
     Raises:
-        ClusterError: what the cloud has refused, and what to do.
+        RefusedError: what the cloud has refused, and what to do.
+        ClusterError: it has ended without an answer.
     """
     order = {
         "config": request.config,
@@ -229,7 +240,7 @@ def _ask(what: str, request: LauncherRequest, say: Say) -> dict[str, Any]:
         for line in process.stdout:
             answer: dict[str, Any] = json.loads(line)
             if "error" in answer:
-                raise ClusterError(answer["error"])
+                raise RefusedError(answer["error"])
             if "say" not in answer:
                 return answer
             say(answer["say"])

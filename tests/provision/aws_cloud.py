@@ -9,12 +9,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from subprocess import DEVNULL, PIPE, STDOUT, Popen
+from subprocess import DEVNULL, PIPE, Popen
 from typing import Any
 
 import boto3
 
+from tests.conftest import COMMAND, Cli
 from tests.hosts.commands import command, wait_until
 from tests.hosts.host import Host
 from tests.hosts.machines import ROOT, TestHosts, claimed
@@ -75,21 +75,24 @@ class AwsCloud:
             raise self._problem
 
     def order(self, **orders: Any) -> None:
-        """What the server does from now on besides serving; see `ec2_server`."""
+        """What the server does from now on with the laptop's requests besides serving them; see `ec2_server`."""
         for name in ("requests.log", "paused"):
             self.server.path(f"{FOLDER}/{name}").unlink(missing_ok=True)
         file = self.server.path(f"{FOLDER}/orders.json")
-        file.with_suffix(".new").write_text(json.dumps(orders))
+        file.with_suffix(".new").write_text(json.dumps({"client": self.hosts.laptop.address, **orders}))
         file.with_suffix(".new").replace(file)
 
     def requests(self) -> list[str]:
-        """Actions that were asked for since the last order."""
+        """Actions that the laptop has asked for since the last order."""
         with suppress(FileNotFoundError):
             return self.server.path(f"{FOLDER}/requests.log").read_text().splitlines()
         return []
 
-    def paused(self) -> bool:
-        return self.server.path(f"{FOLDER}/paused").exists()
+    def paused(self) -> str:
+        """The action of the request that waits; '' if none does."""
+        with suppress(FileNotFoundError):
+            return self.server.path(f"{FOLDER}/paused").read_text()
+        return ""
 
     def instances(self, *states: str) -> list[dict[str, Any]]:
         """Those in these states; all but the terminated, if none is given."""
@@ -146,17 +149,16 @@ class AwsCloud:
         command("ip", "netns", "exec", self.hosts.laptop.namespace, "iptables", "-w", *rule.split())
 
 
-class Laptop:
-    """`spmd-launch` on the operator's machine, with the cloud's credentials.
+class AwsCli(Cli):
+    """`spmd-launch` on the operator's laptop, with the cloud's credentials, in root's home there.
 
     Args:
         cloud: that it asks.
     """
 
-    HOME = "/root/.spmd-launch"
-
     def __init__(self, cloud: AwsCloud):
-        self.machine = cloud.hosts.laptop
+        self.laptop = cloud.hosts.laptop
+        super().__init__(self.laptop.path("/root/.spmd-launch"))
         self.environment = {
             "AWS_ENDPOINT_URL": cloud.endpoint,
             "AWS_ACCESS_KEY_ID": ACCESS_KEY,
@@ -165,29 +167,13 @@ class Laptop:
             "COLUMNS": "80",
         }
 
-    def start(self, *words: str, **options: Any) -> "Popen[str]":
-        argv = [sys.executable, "-P", "-c", "from launcher.cli import main; main()", *words]
-        return Popen(self.machine.enter(argv, self.environment), text=True, **options)
-
-    def __call__(self, *words: str, code: int = 0, timeout_s: float = 240.0) -> str:
-        """Runs a command; returns what it printed.
-
-        Raises:
-            AssertionError: another exit code than `code`.
-        """
-        process = self.start(*words, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT)
-        try:
-            out, _ = process.communicate(timeout=timeout_s)
-        finally:
-            process.kill()
-        assert process.returncode == code, f"{words}: exit code {process.returncode}, not {code}\n{out}"
-        return out
-
-    def path(self, path: str) -> Path:
-        return self.machine.path(path)
+    def start(self, *args: str) -> "Popen[str]":
+        argv = self.laptop.enter([sys.executable, *COMMAND[1:], *args], self.environment)
+        return Popen(argv, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True)
 
     def write(self, name: str, text: str) -> None:
-        self.path(f"/root/{name}").write_text(text)
+        """A file where commands are run."""
+        self.laptop.path(f"/root/{name}").write_text(text)
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 """An EC2 that runs in a test host: moto's server, with refusals and pauses on order.
 
 `python -m tests.provision.ec2_server FOLDER` reads orders.json there at each request: `refuse`, `{action: [code,
-message]}`; `pause`, `[n, after]`: the n-th request writes the file `paused`, and waits until that is gone, before it is
-carried out or after. Each request is a line in requests.log.
+message]}`; `pause`, `[which, after]`: the n-th request, or all for an action, write the file `paused` and wait until
+it is gone, before they are carried out or after. Each request is a line in requests.log. All of this is for requests of
+the machine `client` of the orders.
 """
 
 import io
@@ -40,25 +41,29 @@ class OnOrder:
         environ["wsgi.input"] = io.BytesIO(body)
         action = parse_qs(body.decode(errors="replace")).get("Action", [environ["PATH_INFO"]])[0]
         orders = json.loads((self.folder / "orders.json").read_text())
+        if environ["REMOTE_ADDR"] != orders["client"]:
+            return self.app(environ, start_response)
         with self._lock:
             with (self.folder / "requests.log").open("a") as log:
                 log.write(f"{action}\n")
             number = len((self.folder / "requests.log").read_text().splitlines())
         here, after = orders.get("pause") or (0, False)
-        if number == here and not after:
+        is_here = here in (number, action)
+        if is_here and not after:
             self._pause(action)
         if action in orders.get("refuse", {}):
             start_response("400 Bad Request", [("Content-Type", "text/xml")])
             return [ERROR.format(*orders["refuse"][action]).encode()]
         answer = self.app(environ, start_response)
-        if number == here and after:
+        if is_here and after:
             answer = [b"".join(answer)]
             self._pause(action)
         return answer
 
     def _pause(self, action: str) -> None:
         paused = self.folder / "paused"
-        paused.write_text(action)
+        (self.folder / "paused.new").write_text(action)
+        (self.folder / "paused.new").rename(paused)
         deadline = time.monotonic() + PAUSE_S
         while paused.exists() and time.monotonic() < deadline:
             time.sleep(0.02)

@@ -2,17 +2,25 @@
 
 import json
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from tests.hosts.commands import wait_until
 from tests.hosts.machines import missing
-from tests.provision.aws_cloud import REGION, AwsCloud, Laptop, aws_cloud
+from tests.provision.aws_cloud import ACCESS_KEY, MACHINES, REGION, SECRET_KEY, AwsCli, AwsCloud, aws_cloud
 
-pytestmark = [pytest.mark.provision, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.provision, pytest.mark.timeout(600)]
 
-FILE_SECRET = "a-secret-of-the-launcher-file"
+FILE_SECRET = "secret-of-the-launchers-file"
+SETUP_SECRET = "secret-of-a-setup-command"
+SECRETS = (SECRET_KEY, ACCESS_KEY, FILE_SECRET, SETUP_SECRET)
+UP = ("up", "gpus.yaml")
 
 
 @pytest.fixture(scope="module")
@@ -24,46 +32,162 @@ def cloud() -> Iterator[AwsCloud]:
 
 
 @pytest.fixture
-def laptop(cloud: AwsCloud) -> Iterator[Laptop]:
+def cli(cloud: AwsCloud) -> Iterator[AwsCli]:
     """With a cluster file and the launcher's; before and after, the cloud is empty."""
     cloud.order()
-    laptop = Laptop(cloud)
-    laptop.write("aws.yaml", yaml.safe_dump(launcher_file(str(cloud.hosts.identity))))
-    laptop.write(
+    cli = AwsCli(cloud)
+    cli.write("aws.yaml", yaml.safe_dump(launcher_file(str(cloud.hosts.identity))))
+    cli.write(
         "gpus.yaml",
-        f"name: gpus\nprovider: {{type: ray-launcher, file: aws.yaml}}\naccelerator: A100:8\nemulate: true\n"
+        "name: gpus\nprovider: {type: ray-launcher, file: aws.yaml}\naccelerator: A100:8\nemulate: true\n"
         f"num_hosts: 2\npython: {sys.executable}\n",
     )
     assert not cloud.left()
-    yield laptop
+    yield cli
     cloud.order()
-    if laptop.path("/root/.spmd-launch/clusters/gpus").exists():
-        laptop("down", "gpus", "--force")
+    if (cli.home / "clusters/gpus").exists():
+        cli("down", "gpus", "--force")
     assert not cloud.left()
 
 
-def launcher_file(key: str) -> dict[str, object]:
+def launcher_file(key: str) -> dict[str, Any]:
+    """As people have them: a head of another type, Ray's own commands, credentials in it."""
     node_config = {"InstanceType": "p4d.24xlarge", "ImageId": "ami-12345678", "KeyName": "test"}
     return {
         "cluster_name": "team",
         "max_workers": 2,
-        "provider": {"type": "aws", "region": REGION, "use_internal_ips": True},
+        "provider": {
+            "type": "aws",
+            "region": REGION,
+            "use_internal_ips": True,
+            "aws_credentials": {"aws_access_key_id": "AKIAOFTHEFILE", "aws_secret_access_key": FILE_SECRET},
+        },
         "auth": {"ssh_user": "root", "ssh_private_key": key},
         "available_node_types": {
             "head": {"node_config": node_config | {"InstanceType": "m5.large"}},
             "gpu": {"min_workers": 0, "max_workers": 2, "node_config": node_config},
         },
         "head_node_type": "head",
-        "setup_commands": [f"echo {FILE_SECRET} > ~/set-up", 'test -n "$BASH"'],
+        "setup_commands": [f"true {SETUP_SECRET}", 'echo "$BASH" > ~/set-up'],
         "head_start_ray_commands": ["ray start --head"],
     }
 
 
-def test_up_a_workload_and_down(cloud: AwsCloud, laptop: Laptop) -> None:
-    print(laptop("up", "gpus.yaml", timeout_s=300))
-    assert [each["InstanceType"] for each in cloud.instances("running")] == ["p4d.24xlarge"] * 2
-    out = laptop("submit", "psum-check", "--set", "steps=3", "--json")
-    assert json.loads(out[out.index("{") :])["state"] == "SUCCEEDED"
-    print(laptop("down", "gpus"))
+def begin_up_and_kill(cloud: AwsCloud, cli: AwsCli, request: int | str, *, after: bool = False) -> str:
+    """Kills `up` while the cloud has its n-th request, or the first for an action, and returns what that asks for.
+
+    Returns '' if there is none before machines are there and `up` waits for their sshd, when it is killed, too.
+    """
+    cloud.order(pause=[request, after])
+    process = cli.start(*UP)
+    assert process.stdout is not None
+    talks: list[str] = []
+    reader = threading.Thread(target=lambda: talks.extend(iter(process.stdout.readline, "")))
+    reader.start()
+    wait_until(lambda: cloud.paused() or any("sshd" in line for line in talks), f"request {request}", 90)
+    action = cloud.paused()
+    process.kill()
+    process.communicate()
+    reader.join()
+    cloud.order()
+    return action
+
+
+@contextmanager
+def watched() -> Iterator[set[str]]:
+    """Every command line that is seen on any machine of the set meanwhile."""
+    seen: set[str] = set()
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.05):
+            for entry in Path("/proc").iterdir():
+                if entry.name.isdigit():
+                    try:
+                        seen.add((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+                    except OSError:
+                        continue
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        thread.join()
+
+
+def secrets_in(text: str) -> list[str]:
+    return [secret for secret in SECRETS if secret in text]
+
+
+def files_with_secrets(folder: Path) -> list[str]:
+    files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    return [str(path.relative_to(folder)) for path in files if secrets_in(path.read_text(errors="replace"))]
+
+
+def test_a_killed_up_is_gone_on_with_a_job_runs_and_down_leaves_nothing(cloud: AwsCloud, cli: AwsCli) -> None:
+    with watched() as command_lines:
+        assert begin_up_and_kill(cloud, cli, "RunInstances", after=True) == "RunInstances"
+        there = {each["InstanceId"] for each in cloud.instances()}
+        assert there
+        out = cli(*UP, timeout_s=400)
+        made = cloud.instances("running")
+        assert [each["InstanceType"] for each in made] == ["p4d.24xlarge"] * 2
+        assert there <= {each["InstanceId"] for each in made} and len(cloud.instances("terminated", "running")) == 2
+        assert "is up already" in cli(*UP)
+        job = cli.json("submit", "psum-check", "--set", "steps=3", "--name", "a")
+        assert job["state"] == "SUCCEEDED"
+        out += "".join(cli(*words) for words in (("status", "gpus"), ("logs", "a"), ("results", "a")))
+    by_key = {tag["Key"]: tag["Value"] for tag in made[0]["Tags"]}
+    assert by_key["spmd-launch-cluster"] == "gpus" and by_key["ray-cluster-name"] == "team-gpus"
+    assert "IamInstanceProfile" not in made[0]
+    heads = [line for line in command_lines if "ray start" in line or "monitor.py" in line]
+    assert not heads, "Ray's own start commands, or an autoscaler, have run"
+    own = [line for line in command_lines if secrets_in(line) and not line.startswith(("env -i", "nsenter"))]
+    assert not own, "the harness's own command lines have the environment, ours must not"
+    assert not secrets_in(out)
+    request = cli.home / "clusters/gpus/launcher.json"
+    assert request.stat().st_mode & 0o777 == 0o600
+    assert files_with_secrets(cli.home) == ["clusters/gpus/launcher.json"]
+    for name in MACHINES:
+        host = cloud.hosts[name]
+        assert host.path("/root/set-up").read_text().strip() == "/usr/bin/bash"
+        assert not files_with_secrets(host.path("/root/.spmd-launch"))
+    cli.write("aws.yaml", "gone: true")  # `down` has what it needs on record
+    assert "is down" in cli("down", "gpus")
     assert not cloud.left()
-    assert len(cloud.instances("terminated")) >= 2
+    assert not (cli.home / "clusters/gpus").exists()
+    assert json.loads((cli.home / "jobs/a/job.json").read_text())["state"] == "SUCCEEDED"
+
+
+def test_up_killed_at_any_request_is_undone_by_down(cloud: AwsCloud, cli: AwsCli) -> None:
+    steps: list[str] = []
+    while True:
+        action = begin_up_and_kill(cloud, cli, len(steps) + 1)
+        if (cli.home / "clusters/gpus").exists():  # it had begun more than to look what is there
+            cli("down", "gpus")
+        assert not cloud.left(), [*steps, action]
+        if not action:
+            break
+        steps.append(action)
+    assert {"DescribeInstances", "CreateSecurityGroup", "RunInstances"} <= set(steps), steps
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "words"),
+    [
+        ("InsufficientInstanceCapacity", "no capacity", "has not enough p4d.24xlarge free now"),
+        ("VcpuLimitExceeded", "You have requested more vCPU capacity", "quota"),
+        ("AuthFailure", "AWS was not able to validate the credentials", "aws sts get-caller-identity"),
+    ],
+)
+def test_a_refusal_says_what_to_do_and_leaves_nothing(
+    cloud: AwsCloud, cli: AwsCli, code: str, message: str, words: str
+) -> None:
+    cloud.order(refuse={"RunInstances": [code, message]})
+    out = cli(*UP, code=1)
+    assert code in out and message in out and words in " ".join(out.split())
+    assert cloud.requests().count("RunInstances") <= 10, "tries are bounded"
+    assert not cloud.left()
+    assert not (cli.home / "clusters/gpus").exists()
