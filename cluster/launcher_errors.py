@@ -1,7 +1,10 @@
-"""What a cloud answers when it refuses, and what a person can do about it. Pure."""
+"""What a cloud answers when it refuses, and what a person can do about it."""
 
+import io
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TextIO
+
+PANIC = "PANIC"  # how Ray marks its last words
 
 _CREDENTIALS = (
     "the credentials are not accepted: `aws sts get-caller-identity` says whose they are (AWS_PROFILE, "
@@ -65,7 +68,55 @@ def advice(kind: str, code: str, message: str, machines: Mapping[str, Any]) -> s
         message: of the cloud.
         machines: as JSON, see `cluster.launcher_spec.Machines`.
     """
-    if code == "InvalidParameterValue" and str(machines["machine_type"]) in message:
+    kind_of_machine = machines["machine_type"]
+    if code == "InvalidParameterValue" and kind_of_machine and kind_of_machine in message:
         code = "InvalidInstanceType"
     words = _AWS.get(code) or _WORDS.get(kind, "")
     return words.format(region=machines["region"], machine_type=machines["machine_type"])
+
+
+class RefusedError(Exception):
+    """What cannot be done, in words."""
+
+
+def refusal(error: BaseException, machines: dict[str, Any], printed: str = "") -> str:
+    """The innermost reason that the cloud gave, whatever Ray has wrapped around it.
+
+    Args:
+        error: of Ray's launcher, or ours.
+        machines: that were asked for.
+        printed: what Ray has written to standard error: its own checks say why only there, and raise an empty error.
+    """
+    if isinstance(error, RefusedError):
+        return str(error)
+    chain = [error]
+    while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(inner)
+    for link in chain:
+        response = getattr(link, "response", None)
+        told = response.get("Error", {}) if isinstance(response, dict) else {}
+        code = str(told.get("Code", "") or getattr(link, "category", ""))
+        message = str(told.get("Message", "") or getattr(link, "description", "") or link)
+        hint = advice(type(link).__name__, code, message, machines)
+        if hint or code:
+            said = f"{code}: {message}" if code else message
+            return f"{machines['cloud']} refuses: {said}" + (f"\n{hint}" if hint else "")
+    panics = [line.partition(" -- ")[2] for line in printed.splitlines() if PANIC in line]
+    if panics:
+        return f"{machines['cloud']}: {panics[-1]}"
+    return f"{machines['cloud']}: {type(error).__name__}: {error}"
+
+
+class Copy(io.StringIO):
+    """Remembers what is written, and writes it to a stream."""
+
+    def __init__(self, stream: TextIO):
+        super().__init__()
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(text)
+        return super().write(text)
+
+    def flush(self) -> None:
+        self._stream.flush()

@@ -64,6 +64,11 @@ class LauncherProviderSpec:
         if isinstance(self.machines, Mapping):  # as JSON has it
             object.__setattr__(self, "machines", Machines(**self.machines))
 
+    @property
+    def place(self) -> str:
+        """See `cluster.leftovers.InPlace`."""
+        return f"{self.machines.cloud}/{self.machines.region}"
+
     def rentals(self, spec: "ClusterSpec") -> list[Rental]:
         """See `cluster.prices.Renter`."""
         machines = self.machines

@@ -11,7 +11,6 @@ program that needs all of them. The modules are private, and Ray is pinned to on
 import concurrent.futures
 import contextlib
 import copy
-import io
 import json
 import os
 import sys
@@ -19,9 +18,10 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import Any
 
-from cluster.launcher_errors import advice
+from cluster.launcher_config import bootstrapped, ready_to_ask
+from cluster.launcher_errors import Copy, RefusedError, refusal
 
 Order = dict[str, Any]
 START_TIMEOUT_S = 900.0
@@ -29,7 +29,6 @@ END_TIMEOUT_S = 600.0
 POLL_S = 3.0
 AT_ONCE = 8  # requests for machines
 ANSWERS = 1  # where answers go; in the process of its own another than what Ray prints to
-PANIC = "PANIC"  # how Ray marks its last words
 STARTING, RUNNING = "starting", "running"
 
 # The tags, or labels, that mark a machine as ours.
@@ -106,10 +105,6 @@ class Launcher:
 
     def end(self, nodes: list[str]) -> None:
         self.provider.terminate_nodes(nodes)
-
-
-class RefusedError(Exception):
-    """What cannot be done, in words."""
 
 
 def create(order: Order) -> Order:
@@ -193,106 +188,12 @@ def delete(order: Order) -> Order:
     return {"lines": [], "gone": True}
 
 
-def bootstrapped(order: Order) -> dict[str, Any]:
-    """The file completed as Ray does it: networks, keys and groups of the cloud are looked up, or made.
-
-    Ray's cache of this in the common /tmp is not used: it holds what the file says of credentials.
-    """
-    from ray.autoscaler._private.providers import _get_node_provider_cls
-    from ray.autoscaler._private.util import prepare_config, validate_config
-
-    config = prepare_config(_reduced(order))
-    validate_config(config)
-    is_aws = order["machines"]["cloud"] == "aws"
-    node_config = config["available_node_types"][order["machines"]["node_type"]]["node_config"]
-    if is_aws:
-        from cluster import aws
-
-        aws.mark_volumes(node_config, order["tags"])
-        own_profile = node_config.setdefault("IamInstanceProfile", aws.NO_PROFILE) is not aws.NO_PROFILE
-    done: dict[str, Any] = _get_node_provider_cls(config["provider"]).bootstrap_config(config)
-    if is_aws and not own_profile:
-        del done["available_node_types"][order["machines"]["node_type"]]["node_config"]["IamInstanceProfile"]
-    return done
-
-
-def ready_to_ask(order: Order) -> dict[str, Any]:
-    """What is enough to list machines; nothing is made where the cloud's provider can do without."""
-    return _reduced(order) if order["machines"]["cloud"] != "azure" else bootstrapped(order)
-
-
-def _reduced(order: Order) -> dict[str, Any]:
-    """The file with the one node type of our hosts, under our cluster's name, without what Ray would run on them.
-
-    Machines are ended at `down`, not stopped: a stopped one's disk costs, and so does forgetting it.
-    """
-    config, node_type = copy.deepcopy(order["config"]), order["machines"]["node_type"]
-    chosen = config["available_node_types"][node_type]
-    config["provider"]["cache_stopped_nodes"] = False
-    return config | {
-        "cluster_name": order["cluster_name"],
-        "max_workers": max(1, len(order["names"])),
-        "available_node_types": {
-            node_type: {
-                "node_config": chosen["node_config"],
-                "resources": chosen.get("resources") or {"CPU": 1},
-                "min_workers": 0,
-                "max_workers": max(1, len(order["names"])),
-            }
-        },
-        "head_node_type": node_type,
-    }
-
-
 def say(text: str) -> None:
     _answer({"say": text})
 
 
 def _answer(value: Order) -> None:
     os.write(ANSWERS, json.dumps(value).encode() + b"\n")
-
-
-def refusal(error: BaseException, machines: dict[str, Any], printed: str = "") -> str:
-    """The innermost reason that the cloud gave, whatever Ray has wrapped around it.
-
-    Args:
-        error: of Ray's launcher, or ours.
-        machines: that were asked for.
-        printed: what Ray has written to standard error: its own checks say why only there, and raise an empty error.
-    """
-    if isinstance(error, RefusedError):
-        return str(error)
-    chain = [error]
-    while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None:
-        chain.append(inner)
-    for link in chain:
-        response = getattr(link, "response", None)
-        told = response.get("Error", {}) if isinstance(response, dict) else {}
-        code = str(told.get("Code", "") or getattr(link, "category", ""))
-        message = str(told.get("Message", "") or getattr(link, "description", "") or link)
-        hint = advice(type(link).__name__, code, message, machines)
-        if hint or code:
-            said = f"{code}: {message}" if code else message
-            return f"{machines['cloud']} refuses: {said}" + (f"\n{hint}" if hint else "")
-    panics = [line.partition(" -- ")[2] for line in printed.splitlines() if PANIC in line]
-    if panics:
-        return f"{machines['cloud']}: {panics[-1]}"
-    return f"{machines['cloud']}: {type(error).__name__}: {error}"
-
-
-class Copy(io.StringIO):
-    """Remembers what is written, and writes it to a stream."""
-
-    def __init__(self, stream: TextIO):
-        super().__init__()
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        self._stream.write(text)
-        return super().write(text)
-
-    def flush(self) -> None:
-        self._stream.flush()
 
 
 def _end_with_client() -> None:

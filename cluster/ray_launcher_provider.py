@@ -5,25 +5,21 @@ autoscaler that could replace a host under a program that needs all of them.
 """
 
 import dataclasses
-import getpass
-import json
-import os
-import re
 import secrets
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from cluster.access import Access, Target
+from cluster.ask_launcher import CloudRefusedError, ask
 from cluster.errors import ClusterError
 from cluster.launcher_file import digest, read, setup_commands
 from cluster.launcher_request import LauncherRequest
 from cluster.launcher_spec import LauncherProviderSpec
-from cluster.on_launcher import CLUSTER, ID, RUNNING, USER
+from cluster.on_launcher import RUNNING
 from cluster.place_code import Code
 from cluster.plan import Action, host_actions
 from cluster.provider import Say
@@ -36,10 +32,6 @@ SSHD_TIMEOUT_S = 600.0
 SETUP_TIMEOUT_S = 1800.0
 
 Machine = dict[str, Any]  # as `cluster.on_launcher` tells it
-
-
-class RefusedError(ClusterError):
-    """What the cloud has answered, and what to do."""
 
 
 class RayLauncherProvider:
@@ -102,8 +94,8 @@ class RayLauncherProvider:
     def _make(self, request: LauncherRequest, say: Say) -> dict[str, Any]:
         dataclasses.replace(request, asked=time.time()).save()
         try:
-            return _ask("create", request, say)
-        except RefusedError:
+            return ask("create", request, say)
+        except CloudRefusedError:
             request.save()  # every call was answered: no machine can come up unseen
             raise
 
@@ -144,7 +136,7 @@ class RayLauncherProvider:
         lines: list[str] = []
         if request is not None:
             try:
-                answer = _ask("delete", request, lambda _: None)
+                answer = ask("delete", request, lambda _: None)
             except ClusterError as error:
                 answer = {"lines": [str(error)], "gone": False}
             lines = answer["lines"]
@@ -184,7 +176,7 @@ class RayLauncherProvider:
             raise ClusterError(f"{self.file}: auth.ssh_private_key: {key} is not there, so nobody could log in")
 
     def _list(self, request: LauncherRequest) -> list[Machine]:
-        machines: list[Machine] = _ask("list", request, lambda _: None)["machines"]
+        machines: list[Machine] = ask("list", request, lambda _: None)["machines"]
         return machines
 
     def _connect(self, machines: Sequence[Machine], identity_file: str | None) -> SshProvider:
@@ -199,57 +191,6 @@ class RayLauncherProvider:
         if commands:
             say(f"running {len(commands)} setup command(s) of {self.file.name} on each host")
             each(hosts.machines, lambda machine: _run_all(machine.ssh, commands))
-
-
-def tags(request: LauncherRequest) -> dict[str, str]:
-    """What every machine of a request carries; what all clouds take, small letters, digits and dashes."""
-    user = re.sub(r"[^a-z0-9-]+", "-", getpass.getuser().lower())
-    return {CLUSTER: request.name, ID: request.request_id, USER: user}
-
-
-def _ask(what: str, request: LauncherRequest, say: Say) -> dict[str, Any]:
-    """Has `cluster.on_launcher` do it: Ray's launcher prints, ends processes and keeps state, so it has its own.
-
-    Raises:
-        RefusedError: what the cloud has refused, and what to do.
-        ClusterError: it has ended without an answer.
-    """
-    order = {
-        "config": request.config,
-        "machines": dataclasses.asdict(request.machines),
-        "cluster_name": f"{request.machines.namespace}-{request.name}",
-        "names": request.names,
-        "tags": tags(request),
-        "settle_s": request.settle_s,
-    }
-    folder = cluster_folder(request.name)
-    log = folder / "launcher.log" if folder.exists() else Path(os.devnull)
-    with open(log, "ab", opener=lambda file, flags: os.open(file, flags, 0o600)) as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "cluster.on_launcher", what],
-            env=os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent), "RAY_USAGE_STATS_ENABLED": "0"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            start_new_session=True,  # an interrupt is for us, who end it
-        )
-    assert process.stdin is not None and process.stdout is not None
-    try:
-        process.stdin.write(json.dumps(order, default=str).encode() + b"\n")
-        process.stdin.flush()
-        for line in process.stdout:
-            answer: dict[str, Any] = json.loads(line)
-            if "error" in answer:
-                raise RefusedError(answer["error"])
-            if "say" not in answer:
-                return answer
-            say(answer["say"])
-        raise ClusterError(f"asking {request.machines.cloud} for machines ended without an answer; see {log}")
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-        process.stdin.close()
 
 
 def _run_all(ssh: Ssh, commands: Sequence[str]) -> None:

@@ -8,7 +8,9 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from cluster import aws, on_launcher
+from cluster import aws, aws_leftovers, on_launcher
+from cluster.errors import ClusterError
+from cluster.launcher_errors import RefusedError, refusal
 from cluster.launcher_file import machines_of
 from tests.cluster.test_launcher_file import AWS, changed
 
@@ -33,6 +35,10 @@ def ec2(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     _clear_provider_cache()
 
 
+def tagged(kind: str) -> dict[str, Any]:
+    return {"ResourceType": kind, "Tags": [{"Key": key, "Value": value} for key, value in order()["tags"].items()]}
+
+
 def order(config: dict[str, Any] | None = None, request_id: str = "00c0ffee") -> dict[str, Any]:
     config = changed(config or AWS, "provider.aws_credentials", CREDENTIALS)
     tags = {on_launcher.CLUSTER: "gpus", on_launcher.ID: request_id, on_launcher.USER: "alice"}
@@ -55,7 +61,7 @@ def test_what_is_made_is_marked_found_again_and_ended(ec2: Any, capsys: pytest.C
     assert again["made"] == [] and again["machines"] == made["machines"]
     ec2.terminate_instances(InstanceIds=[made["machines"][0]["node"]])
     assert on_launcher.create(order())["made"] == ["gpus-0"]
-    with pytest.raises(on_launcher.RefusedError, match="machines of another cluster 'gpus', made by alice: gpus-"):
+    with pytest.raises(RefusedError, match="machines of another cluster 'gpus', made by alice: gpus-"):
         on_launcher.create(order(request_id="deadbeef"))
     assert on_launcher.delete(order(request_id="deadbeef"))["gone"]
     assert len(aws.instances(ec2, order()["tags"])) == 2, "of another request"
@@ -72,11 +78,32 @@ def test_a_disk_that_is_to_stay_is_said(ec2: Any) -> None:
     assert lines and all("a disk of 7 GiB stays and costs money" in line for line in lines)
 
 
+def test_what_carries_our_label_is_listed_and_deleted(ec2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key, value in CREDENTIALS.items():
+        monkeypatch.setenv(key.upper(), value)
+    made = on_launcher.create(order())
+    found = aws_leftovers.labelled("aws/us-west-2")
+    assert {(each.cluster, each.user, each.kind) for each in found} == {("gpus", "alice", "EC2 instance")}
+    assert {each.name for each in found} == {machine["node"] for machine in made["machines"]}
+    assert all(each.billable and each.state == "running" and each.created.startswith("20") for each in found)
+    for each in found:
+        aws_leftovers.delete_labelled(each)
+    disk = ec2.create_volume(AvailabilityZone="us-west-2a", Size=7, TagSpecifications=[tagged("volume")])
+    (left,) = aws_leftovers.labelled("aws/us-west-2")
+    assert (left.name, left.kind, left.state) == (disk["VolumeId"], "EBS volume", "available")
+    aws_leftovers.delete_labelled(left)
+    assert not aws_leftovers.labelled("aws/us-west-2")
+    with pytest.raises(ClusterError, match="InvalidVolume"):
+        aws_leftovers.delete_labelled(left)
+    with pytest.raises(ClusterError, match="gcp/us-east5 is not listed here: `gcloud compute instances list"):
+        aws_leftovers.labelled("gcp/us-east5")
+
+
 def test_a_refusal_is_what_ray_printed_where_its_error_says_nothing(
     ec2: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     refused = order(changed(AWS, "available_node_types.gpu.node_config.SubnetIds", ["subnet-0"]))
     with pytest.raises(Exception) as caught:
         on_launcher.create(refused)
-    told = on_launcher.refusal(caught.value, refused["machines"], capsys.readouterr().err)
+    told = refusal(caught.value, refused["machines"], capsys.readouterr().err)
     assert told == "aws: Not all subnet IDs found: ('subnet-0',)"

@@ -80,17 +80,20 @@ def begin_up_and_kill(cloud: AwsCloud, cli: AwsCli, request: int | str, *, after
     """
     cloud.order(pause=[request, after])
     process = cli.start(*UP)
-    assert process.stdout is not None
-    talks: list[str] = []
-    reader = threading.Thread(target=lambda: talks.extend(iter(process.stdout.readline, "")))
+    assert process.stderr is not None and process.stdout is not None
+    said: list[str] = []
+    reader = threading.Thread(target=said.extend, args=[iter(process.stderr.readline, "")])
     reader.start()
-    wait_until(lambda: cloud.paused() or any("sshd" in line for line in talks), f"request {request}", 90)
-    action = cloud.paused()
-    process.kill()
-    process.communicate()
-    reader.join()
-    cloud.order()
-    return action
+    try:
+        wait_until(lambda: cloud.paused() or any("sshd" in line for line in said), f"request {request}, {said}", 90)
+        return cloud.paused()
+    finally:
+        process.kill()
+        process.wait()
+        reader.join()
+        process.stderr.close()
+        process.stdout.close()
+        cloud.order()
 
 
 @contextmanager
