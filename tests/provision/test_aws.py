@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.provision, pytest.mark.timeout(600)]
 FILE_SECRET = "secret-of-the-launchers-file"
 SETUP_SECRET = "secret-of-a-setup-command"
 SECRETS = (SECRET_KEY, ACCESS_KEY, FILE_SECRET, SETUP_SECRET)
-UP = ("up", "gpus.yaml")
+UP = ("up", "gpus.yaml", "--yes")
 
 
 @pytest.fixture(scope="module")
