@@ -1,6 +1,6 @@
-"""What lies on AWS under our label, whoever has made it. See `cluster.leftovers`."""
+"""What lies on AWS under our label, found without a launcher's file. See `cluster.leftovers`."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,7 +9,7 @@ from cluster.errors import ClusterError
 from cluster.launcher_errors import refusal
 from cluster.launcher_spec import LauncherProviderSpec
 from cluster.leftovers import Resource
-from cluster.on_launcher import CLUSTER, USER
+from cluster.on_launcher import CLUSTER, ID, USER
 
 INSTANCE, VOLUME = "EC2 instance", "EBS volume"
 _ELSEWHERE = {
@@ -48,6 +48,29 @@ def delete_labelled(resource: Resource) -> None:
             return
         ec2.terminate_instances(InstanceIds=[resource.name])
         ec2.get_waiter("instance_terminated").wait(InstanceIds=[resource.name])
+
+
+def end_from_inside(region: str, cluster: str, addresses: Collection[str]) -> None:
+    """Ends the machines of the cluster that this machine is one of, itself last; what shuts down costs nothing.
+
+    Args:
+        region: of them.
+        cluster: its name.
+        addresses: of this machine.
+
+    Raises:
+        ClusterError: it may not, or cannot.
+    """
+    with _ec2(f"aws/{region}") as ec2:
+        found = aws.instances(ec2, {CLUSTER: cluster})
+        own = [each for each in found if each.get("PrivateIpAddress") in addresses]
+        if not own:
+            raise ClusterError(f"aws lists no machine of cluster {cluster!r} in {region} that is this one")
+        ours = {tag["Key"]: tag["Value"] for tag in own[0]["Tags"] if tag["Key"] in (CLUSTER, ID)}
+        others = [each["InstanceId"] for each in aws.instances(ec2, ours) if each not in own]
+        if others:
+            ec2.terminate_instances(InstanceIds=others)
+        ec2.terminate_instances(InstanceIds=[own[0]["InstanceId"]])
 
 
 def _resource(where: str, kind: str, found: dict[str, Any], name: str, created: str) -> Resource:

@@ -48,7 +48,8 @@ _AWS = {
     "RequestLimitExceeded": "AWS asks for fewer requests, also after several tries: try again in a minute",
 }
 _WORDS = {
-    "NoCredentialsError": "there are none here: `aws configure`, AWS_PROFILE, or AWS_ACCESS_KEY_ID",
+    "NoCredentialsError": "there are none here: `aws configure`, AWS_PROFILE, or AWS_ACCESS_KEY_ID; on a machine of "
+    "AWS's an instance profile (IamInstanceProfile)",
     "PartialCredentialsError": "half of the credentials is missing: `aws configure`",
     "ProfileNotFound": "AWS_PROFILE names none of ~/.aws/config",
     "TokenRetrievalError": "the session has expired: `aws sso login`",

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import psutil
+
 from cluster.access import Access, Target
 from cluster.ask_launcher import CloudRefusedError, ask
 from cluster.errors import ClusterError
@@ -22,7 +24,7 @@ from cluster.launcher_spec import LauncherProviderSpec
 from cluster.on_launcher import RUNNING
 from cluster.place_code import Code
 from cluster.plan import Action, host_actions
-from cluster.provider import Say
+from cluster.provider import Say, Trouble
 from cluster.record import Cluster, cluster_folder, home
 from cluster.spec import ClusterSpec
 from cluster.ssh import Ssh, SshError
@@ -71,10 +73,11 @@ class RayLauncherProvider:
         what = self.machines.machine_type or self._kind()
         say(f"{self.machines.cloud}, {self.machines.region}: {len(self.names)} x {what}, {self._market()}")
         if not self.spec.storage_outlives_hosts:
-            say(
-                "! checkpoints lie on the machines' own disks, and go with them; storage_path: s3://BUCKET/... keeps"
-                " them"
-            )
+            say("! checkpoints lie on the machines' own disks, and go with them; storage_path: s3://BUCKET/... keeps "
+                "them")  # fmt: skip
+        node_type = request.config["available_node_types"][self.machines.node_type]
+        if self.machines.cloud == "aws" and "IamInstanceProfile" not in node_type["node_config"]:
+            say(f"! {self.file.name} names no IamInstanceProfile, so the head cannot end these machines, only `down`")
         try:
             answer = self._make(request, say)
             request = dataclasses.replace(request, identity_file=answer["identity_file"])
@@ -101,15 +104,18 @@ class RayLauncherProvider:
 
     def plan_up(self) -> list[Action]:
         request = LauncherRequest.load(self.name)
-        there = {each["name"] for each in self._list(request)} if request is not None else set()
+        return self._plan({each["name"] for each in self._list(request)} if request is not None else set())
+
+    def plan_anew(self) -> list[Action]:
+        return self._plan(set())
+
+    def _plan(self, there: set[str]) -> list[Action]:
         detail = ", ".join(filter(None, [self.machines.machine_type, self.machines.region, self._market()]))
-        return [
-            *(
-                Action(verb="keep" if name in there else "create", kind=self._kind(), name=name, detail=detail)
-                for name in self.names
-            ),
-            *host_actions("start", self.names, self.spec.accelerator),
+        machines = [
+            Action(verb="keep" if name in there else "create", kind=self._kind(), name=name, detail=detail)
+            for name in self.names
         ]
+        return [*machines, *host_actions("start", self.names, self.spec.accelerator)]
 
     def plan_down(self) -> list[Action]:
         request = LauncherRequest.load(self.name)
@@ -146,6 +152,33 @@ class RayLauncherProvider:
         shutil.rmtree(cluster_folder(self.name), ignore_errors=True)
         (home() / "known_hosts" / self.name).unlink(missing_ok=True)
         return lines
+
+    def delete_from_head(self) -> None:
+        """Ends all machines of the cluster, the head last; called on the head, with the rights of its instance profile.
+
+        Raises:
+            ClusterError: what could not be ended, and what to do.
+        """
+        if self.machines.cloud != "aws":
+            raise ClusterError(
+                f"a head on {self.machines.cloud} cannot end its own machines: `down` from the client does"
+            )
+        from cluster.aws_leftovers import end_from_inside
+
+        addresses = psutil.net_if_addrs().values()
+        end_from_inside(self.machines.region, self.name, {each.address for card in addresses for each in card})
+
+    def troubles(self) -> Sequence[Trouble]:
+        request = LauncherRequest.load(self.name)
+        if request is None:
+            return []
+        running = {each["name"] for each in self._list(request) if each["state"] == RUNNING}
+        gone = [name for name in self.names if name not in running]
+        # Whether a person or the cloud has ended them is not told by Ray's launcher: nobody asks again unbidden.
+        return [
+            Trouble(text=f"machine {name}: does not run", head_is_gone=name == self.names[0], by_order=True)
+            for name in gone
+        ]
 
     def close(self) -> None:
         if self._hosts is not None:

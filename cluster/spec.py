@@ -73,7 +73,8 @@ ProviderSpec = LocalProviderSpec | SshProviderSpec | RayProviderSpec | GcpTpuPro
 
 # The open set of providers: a new one is a frozen dataclass with these class variables, and a row here.
 PROVIDERS: Mapping[str, type[ProviderSpec]] = {
-    spec.type: spec for spec in (LocalProviderSpec, SshProviderSpec, RayProviderSpec, GcpTpuProviderSpec, LauncherProviderSpec)
+    spec.type: spec
+    for spec in (LocalProviderSpec, SshProviderSpec, RayProviderSpec, GcpTpuProviderSpec, LauncherProviderSpec)
 }
 
 

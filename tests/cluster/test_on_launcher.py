@@ -78,6 +78,19 @@ def test_a_disk_that_is_to_stay_is_said(ec2: Any) -> None:
     assert lines and all("a disk of 7 GiB stays and costs money" in line for line in lines)
 
 
+def test_a_head_ends_the_machines_of_its_own_cluster_alone(ec2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key, value in CREDENTIALS.items():
+        monkeypatch.setenv(key.upper(), value)
+    made = on_launcher.create(order())
+    (other,) = ec2.run_instances(ImageId="ami-1", MinCount=1, MaxCount=1)["Instances"]
+    ec2.create_tags(Resources=[other["InstanceId"]], Tags=[{"Key": on_launcher.CLUSTER, "Value": "gpus"}])
+    with pytest.raises(ClusterError, match="lists no machine of cluster 'gpus' in us-west-2 that is this one"):
+        aws_leftovers.end_from_inside("us-west-2", "gpus", {"127.0.0.1"})
+    head = next(each for each in aws.instances(ec2, {}) if each["InstanceId"] == made["machines"][0]["node"])
+    aws_leftovers.end_from_inside("us-west-2", "gpus", {"127.0.0.1", head["PrivateIpAddress"]})
+    assert [each["InstanceId"] for each in aws.instances(ec2, {})] == [other["InstanceId"]]
+
+
 def test_what_carries_our_label_is_listed_and_deleted(ec2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for key, value in CREDENTIALS.items():
         monkeypatch.setenv(key.upper(), value)
