@@ -9,12 +9,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from subprocess import DEVNULL, PIPE, Popen
+from subprocess import DEVNULL, Popen
 from typing import Any
 
 import boto3
 
-from tests.conftest import COMMAND, Cli
 from tests.hosts.commands import command, wait_until
 from tests.hosts.host import Host
 from tests.hosts.machines import ROOT, TestHosts, claimed
@@ -73,6 +72,15 @@ class AwsCloud:
             process.wait()
         if self._problem:
             raise self._problem
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Of the environment of its clients."""
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        }
 
     def order(self, **orders: Any) -> None:
         """What the server does from now on with the laptop's requests besides serving them; see `ec2_server`."""
@@ -147,33 +155,6 @@ class AwsCloud:
         """The laptop reaches the instance's address, which is the host."""
         rule = f"-t nat {what} OUTPUT -d {address}/32 -j DNAT --to-destination {host.address}"
         command("ip", "netns", "exec", self.hosts.laptop.namespace, "iptables", "-w", *rule.split())
-
-
-class AwsCli(Cli):
-    """`spmd-launch` on the operator's laptop, with the cloud's credentials, in root's home there.
-
-    Args:
-        cloud: that it asks.
-    """
-
-    def __init__(self, cloud: AwsCloud):
-        self.laptop = cloud.hosts.laptop
-        super().__init__(self.laptop.path("/root/.spmd-launch"))
-        self.environment = {
-            "AWS_ENDPOINT_URL": cloud.endpoint,
-            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-            "PYTHONPATH": str(ROOT),
-            "COLUMNS": "80",
-        }
-
-    def start(self, *args: str) -> "Popen[str]":
-        argv = self.laptop.enter([sys.executable, *COMMAND[1:], *args], self.environment)
-        return Popen(argv, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True)
-
-    def write(self, name: str, text: str) -> None:
-        """A file where commands are run."""
-        self.laptop.path(f"/root/{name}").write_text(text)
 
 
 @contextmanager

@@ -13,7 +13,8 @@ import yaml
 
 from tests.hosts.commands import NAMESPACES, wait_until
 from tests.hosts.machines import missing
-from tests.provision.aws_cloud import ACCESS_KEY, MACHINES, REGION, SECRET_KEY, AwsCli, AwsCloud, aws_cloud
+from tests.provision.aws_cloud import ACCESS_KEY, MACHINES, REGION, SECRET_KEY, AwsCloud, aws_cloud
+from tests.provision.conftest import LaptopCli
 
 pytestmark = [pytest.mark.provision, pytest.mark.timeout(600)]
 
@@ -32,15 +33,15 @@ def cloud() -> Iterator[AwsCloud]:
 
 
 @pytest.fixture
-def cli(cloud: AwsCloud) -> Iterator[AwsCli]:
+def cli(cloud: AwsCloud) -> Iterator[LaptopCli]:
     """With a cluster file and the launcher's; before and after, the cloud is empty."""
     cloud.order()
-    cli = AwsCli(cloud)
-    cli.write("aws.yaml", yaml.safe_dump(launcher_file(str(cloud.hosts.identity))))
-    cli.write(
-        "gpus.yaml",
+    cli = LaptopCli(cloud.hosts, cloud.variables)
+    home = cloud.hosts.laptop.path("/root")
+    (home / "aws.yaml").write_text(yaml.safe_dump(launcher_file(str(cloud.hosts.identity))))
+    (home / "gpus.yaml").write_text(
         "name: gpus\nprovider: {type: ray-launcher, file: aws.yaml}\naccelerator: A100:8\nemulate: true\n"
-        f"num_hosts: 2\npython: {sys.executable}\n",
+        f"num_hosts: 2\npython: {sys.executable}\n"
     )
     assert not cloud.left()
     yield cli
@@ -73,7 +74,7 @@ def launcher_file(key: str) -> dict[str, Any]:
     }
 
 
-def begin_up_and_kill(cloud: AwsCloud, cli: AwsCli, request: int | str, *, after: bool = False) -> str:
+def begin_up_and_kill(cloud: AwsCloud, cli: LaptopCli, request: int | str, *, after: bool = False) -> str:
     """Kills `up` while the cloud has its n-th request, or the first for an action, and returns what that asks for.
 
     Returns '' if there is none before machines are there and `up` waits for their sshd, when it is killed, too.
@@ -132,7 +133,7 @@ def files_with_secrets(folder: Path) -> list[str]:
     return [str(path.relative_to(folder)) for path in files if secrets_in(path.read_text(errors="replace"))]
 
 
-def test_a_killed_up_is_gone_on_with_a_job_runs_and_down_leaves_nothing(cloud: AwsCloud, cli: AwsCli) -> None:
+def test_a_killed_up_is_gone_on_with_a_job_runs_and_down_leaves_nothing(cloud: AwsCloud, cli: LaptopCli) -> None:
     with watched(cloud) as command_lines:
         assert begin_up_and_kill(cloud, cli, "RunInstances", after=True) == "RunInstances"
         there = {each["InstanceId"] for each in cloud.instances()}
@@ -144,7 +145,8 @@ def test_a_killed_up_is_gone_on_with_a_job_runs_and_down_leaves_nothing(cloud: A
         assert "is up already" in cli(*UP)
         job = cli.json("submit", "psum-check", "--set", "steps=3", "--name", "a")
         assert job["state"] == "SUCCEEDED"
-        out += "".join(cli(*words) for words in (("status", "gpus"), ("logs", "a"), ("results", "a")))
+        more = ("status", "gpus"), ("logs", "a"), ("results", "a"), ("down", "gpus", "--dry-run"), (*UP, "--dry-run")
+        out += "".join(cli(*words) for words in more)
     by_key = {tag["Key"]: tag["Value"] for tag in made[0]["Tags"]}
     assert by_key["spmd-launch-cluster"] == "gpus" and by_key["ray-cluster-name"] == "team-gpus"
     assert "IamInstanceProfile" not in made[0]
@@ -160,14 +162,15 @@ def test_a_killed_up_is_gone_on_with_a_job_runs_and_down_leaves_nothing(cloud: A
         host = cloud.hosts[name]
         assert host.path("/root/set-up").read_text().strip() == "/usr/bin/bash"
         assert not files_with_secrets(host.path("/root/.spmd-launch"))
-    cli.write("aws.yaml", "gone: true")  # `down` has what it needs on record
-    assert "is down" in cli("down", "gpus")
+    (cli.home.parent / "aws.yaml").unlink()  # `down` has what it needs on record
+    out = cli("down", "gpus")
+    assert "all its machines have ended; aws/us-west-2 lists none" in out and not secrets_in(out)
     assert not cloud.left()
     assert not (cli.home / "clusters/gpus").exists()
     assert json.loads((cli.home / "jobs/a/job.json").read_text())["state"] == "SUCCEEDED"
 
 
-def test_up_killed_at_any_request_is_undone_by_down(cloud: AwsCloud, cli: AwsCli) -> None:
+def test_up_killed_at_any_request_is_undone_by_down(cloud: AwsCloud, cli: LaptopCli) -> None:
     steps: list[str] = []
     while True:
         action = begin_up_and_kill(cloud, cli, len(steps) + 1)
@@ -189,7 +192,7 @@ def test_up_killed_at_any_request_is_undone_by_down(cloud: AwsCloud, cli: AwsCli
     ],
 )
 def test_a_refusal_says_what_to_do_and_leaves_nothing(
-    cloud: AwsCloud, cli: AwsCli, code: str, message: str, words: str
+    cloud: AwsCloud, cli: LaptopCli, code: str, message: str, words: str
 ) -> None:
     cloud.order(refuse={"RunInstances": [code, message]})
     out = cli(*UP, code=1)
