@@ -47,6 +47,7 @@ class RayLauncherProvider:
         self.machines, self.file = spec.provider.machines, Path(spec.provider.file)
         self.names = tuple(f"{spec.name}-{index}" for index in range(spec.num_hosts + spec.spares))
         self._hosts: SshProvider | None = None
+        self._found: LauncherRequest | None = None  # another client's, maybe
 
     def find(self) -> Cluster | None:
         request = LauncherRequest.load(self.name)
@@ -62,13 +63,13 @@ class RayLauncherProvider:
             if request is None:
                 raise
             return None  # ours, and still booting
-        if cluster is not None and request is None:
-            dataclasses.replace(asked, request_id=found[0]["id"]).save()
+        self._found = dataclasses.replace(asked, request_id=running[asked.names[0]]["id"])
         return cluster
 
     def create(self, code: Code, say: Say, head_has_code: Callable[[], None]) -> Cluster:
         request = LauncherRequest.load(self.name) or self._new_request()
         self._require_key(request)
+        self._found = None
         close_tunnel(self.name)
         what = self.machines.machine_type or self._kind()
         say(f"{self.machines.cloud}, {self.machines.region}: {len(self.names)} x {what}, {self._market()}")
@@ -104,7 +105,8 @@ class RayLauncherProvider:
 
     def plan_up(self) -> list[Action]:
         request = LauncherRequest.load(self.name)
-        return self._plan({each["name"] for each in self._list(request)} if request is not None else set())
+        found = self._list(request) if request is not None else []
+        return self._plan({each["name"] for each in found if request and each["id"] == request.request_id})
 
     def plan_anew(self) -> list[Action]:
         return self._plan(set())
@@ -133,6 +135,8 @@ class RayLauncherProvider:
 
     def attach(self, cluster: Cluster) -> Cluster:
         assert self._hosts is not None
+        if self._found is not None:
+            self._found.save()  # with it, `down` ends the machines from here too
         return self._hosts.attach(cluster)
 
     def delete(self, code: Code, *, purge: bool = False) -> list[str]:
