@@ -101,7 +101,7 @@ soak-short: setup
 # Solves again; needs the package registry. All five files are checked in.
 lock: setup
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-		--group dev --extra gcp pyproject.toml --output-file requirements.lock
+		--group dev --extra gcp --extra aws pyproject.toml --output-file requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--no-header --no-annotate --constraint requirements.lock pyproject.toml --output-file cluster/hosts.lock
 	for kind in gpu tpu; do \

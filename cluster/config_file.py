@@ -11,6 +11,8 @@ from typing import Any
 import yaml
 
 from cluster.errors import ClusterConfigError
+from cluster.launcher_file import with_machines
+from cluster.launcher_spec import is_launcher
 from cluster.spec import ClusterSpec
 
 _WHOLE_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
@@ -35,7 +37,10 @@ def load(path: str | Path) -> ClusterSpec:
     root = _compose(path)
     lines: Lines = {}
     try:
-        return ClusterSpec.from_json(_read_file(root, lines))
+        values = _read_file(root, lines)
+        if is_launcher(values.get("provider")):
+            values = with_machines(values, Path(path).parent)
+        return ClusterSpec.from_json(values)
     except ClusterConfigError as error:
         line = lines.get(error.key) or lines.get(error.key.rpartition(".")[0]) or _line(root)
         raise ClusterConfigError(error.key, error.problem, f"{path}:{line}") from None

@@ -12,7 +12,7 @@ from typing import Protocol, cast, runtime_checkable
 from cluster.record import home, write_json
 
 # By provider: the module that asks its cloud, a `Cloud`. Imported when it is asked.
-CLOUDS: Mapping[str, str] = {"gcp-tpu": "cluster.tpu_labelled"}
+CLOUDS: Mapping[str, str] = {"gcp-tpu": "cluster.tpu_labelled", "ray-launcher": "cluster.aws_leftovers"}
 OF_PROJECT = "gcp-tpu"  # whose clouds are told apart by `--project`
 
 

@@ -133,6 +133,7 @@ def provider_for(spec: ClusterSpec) -> Provider:
     """The provider that the cluster file asks for, as in `provider: {type: ...}`."""
     from cluster.gcp_tpu_provider import GcpTpuProvider  # here, because the providers import this module
     from cluster.local import LocalProvider
+    from cluster.ray_launcher_provider import RayLauncherProvider
     from cluster.ray_provider import RayProvider
     from cluster.ssh_provider import SshProvider
 
@@ -141,5 +142,6 @@ def provider_for(spec: ClusterSpec) -> Provider:
         "ssh": SshProvider,
         "ray": RayProvider,
         "gcp-tpu": GcpTpuProvider,
+        "ray-launcher": RayLauncherProvider,
     }
     return kinds[spec.provider.type](spec)

@@ -40,16 +40,19 @@ def check_keys(given: Mapping[str, Any], spec: type, prefix: str = "", also: tup
 
     Args:
         given: the mapping to check.
-        spec: a dataclass; its fields are the allowed keys, those without a default are required.
+        spec: a dataclass; its fields are the allowed keys, those without a default are required. A field with
+            `derived` in its metadata may be there, but is not offered: it is none of the user's.
         prefix: put before a key in the message.
         also: allowed keys that are not fields.
     """
     fields = dataclasses.fields(spec)
     allowed = [*also, *(field.name for field in fields)]
+    derived = {field.name for field in fields if field.metadata.get("derived")}
     for key in given:
         if key not in allowed:
             hint = nearest(key, allowed, _KEY_ALIASES)
-            raise ClusterConfigError(f"{prefix}{key}", f"no such key{hint} (allowed: {', '.join(allowed)})")
+            offered = [name for name in allowed if name not in derived]
+            raise ClusterConfigError(f"{prefix}{key}", f"no such key{hint} (allowed: {', '.join(offered)})")
     for field in fields:
         no_default = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if no_default and field.name not in given:

@@ -10,6 +10,7 @@ from cluster.access import Access, Target, check_login
 from cluster.durations import NEVER, check_limit
 from cluster.errors import ClusterConfigError, nearest
 from cluster.gcp_spec import GcpTpuProviderSpec
+from cluster.launcher_spec import LauncherProviderSpec
 from cluster.python_setting import check_python, image_of
 from cluster.ray_spec import EVERY_NODE, RayProviderSpec
 from cluster.setting_names import check_keys
@@ -70,11 +71,12 @@ class SshProviderSpec:
         return Access(targets=targets, user=self.user, identity_file=self.identity_file)
 
 
-ProviderSpec = LocalProviderSpec | SshProviderSpec | RayProviderSpec | GcpTpuProviderSpec
+ProviderSpec = LocalProviderSpec | SshProviderSpec | RayProviderSpec | GcpTpuProviderSpec | LauncherProviderSpec
 
 # The open set of providers: a new one is a frozen dataclass with these class variables, and a row here.
 PROVIDERS: Mapping[str, type[ProviderSpec]] = {
-    spec.type: spec for spec in (LocalProviderSpec, SshProviderSpec, RayProviderSpec, GcpTpuProviderSpec)
+    spec.type: spec
+    for spec in (LocalProviderSpec, SshProviderSpec, RayProviderSpec, GcpTpuProviderSpec, LauncherProviderSpec)
 }
 
 
@@ -146,6 +148,8 @@ class ClusterSpec:
         _check_env(self.env)
         if isinstance(self.provider, SshProviderSpec):
             _check_enough_hosts(self.provider, self.num_hosts, self.spares)
+        if isinstance(self.provider, LauncherProviderSpec):
+            self.provider.check_hosts(self.num_hosts, self.spares)
         if isinstance(self.provider, GcpTpuProviderSpec):
             self.provider.check_cluster(self.name, accelerator, self.all_slices)
         if self.python is not None:

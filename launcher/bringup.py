@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from cluster.errors import ClusterError
 from cluster.farewell import Farewell, forget
 from cluster.gcp_spec import GcpTpuProviderSpec
+from cluster.launcher_spec import LauncherProviderSpec
 from cluster.leftovers import InPlace, Place, remember
 from cluster.place_code import Code
 from cluster.provider import Provider, Say, provider_for
@@ -125,6 +126,8 @@ def down(name: str, *, force: bool, say: Say, purge: bool = False) -> list[str]:
         adopted = ", ".join(spec.provider.adopt)
         gone = f"all its slices are deleted; lists of {spec.provider.project}, {spec.provider.zone} show none"
         say(f"adopted, and still there and billed: {adopted}" if adopted else gone)
+    if isinstance(spec.provider, LauncherProviderSpec) and name not in cluster_names():
+        say(f"all its machines have ended; {spec.provider.place} lists none")
     return left
 
 

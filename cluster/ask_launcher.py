@@ -1,0 +1,72 @@
+"""The client's side of `cluster.on_launcher`: one order to a cloud, and its answer."""
+
+import dataclasses
+import getpass
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from cluster.errors import ClusterError
+from cluster.launcher_request import LauncherRequest
+from cluster.on_launcher import CLUSTER, ID, USER
+from cluster.provider import Say
+from cluster.record import cluster_folder
+
+
+class CloudRefusedError(ClusterError):
+    """What the cloud has answered, and what to do."""
+
+
+def tags(request: LauncherRequest) -> dict[str, str]:
+    """What every machine of a request carries; what all clouds take, small letters, digits and dashes."""
+    user = re.sub(r"[^a-z0-9-]+", "-", getpass.getuser().lower())
+    return {CLUSTER: request.name, ID: request.request_id, USER: user}
+
+
+def ask(what: str, request: LauncherRequest, say: Say) -> dict[str, Any]:
+    """Has `cluster.on_launcher` do it: Ray's launcher prints, ends processes and keeps state, so it has its own.
+
+    Raises:
+        CloudRefusedError: what the cloud has refused, and what to do.
+        ClusterError: it has ended without an answer.
+    """
+    order = {
+        "config": request.config,
+        "machines": dataclasses.asdict(request.machines),
+        "cluster_name": f"{request.machines.namespace}-{request.name}",
+        "names": request.names,
+        "tags": tags(request),
+        "settle_s": request.settle_s,
+    }
+    folder = cluster_folder(request.name)
+    log = folder / "launcher.log" if folder.exists() else Path(os.devnull)
+    with open(log, "ab", opener=lambda file, flags: os.open(file, flags, 0o600)) as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "cluster.on_launcher", what],
+            env=os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent), "RAY_USAGE_STATS_ENABLED": "0"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,  # an interrupt is for us, who end it
+        )
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        process.stdin.write(json.dumps(order, default=str).encode() + b"\n")
+        process.stdin.flush()
+        for line in process.stdout:
+            answer: dict[str, Any] = json.loads(line)
+            if "error" in answer:
+                raise CloudRefusedError(answer["error"])
+            if "say" not in answer:
+                return answer
+            say(answer["say"])
+        raise ClusterError(f"asking {request.machines.cloud} for machines ended without an answer; see {log}")
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stdin.close()

@@ -1,0 +1,239 @@
+"""Machines that Ray's cluster launcher makes in a cloud; what runs on them is brought up over ssh, as on any machines.
+
+All hosts are of one node type of the file, and the first is the head: no Ray but ours is started there, and no
+autoscaler that could replace a host under a program that needs all of them.
+"""
+
+import dataclasses
+import secrets
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import psutil
+
+from cluster.access import Access, Target
+from cluster.ask_launcher import CloudRefusedError, ask
+from cluster.errors import ClusterError
+from cluster.launcher_file import digest, read, setup_commands
+from cluster.launcher_request import LauncherRequest
+from cluster.launcher_spec import LauncherProviderSpec
+from cluster.on_launcher import RUNNING
+from cluster.place_code import Code
+from cluster.plan import Action, host_actions
+from cluster.provider import Say, Trouble
+from cluster.record import Cluster, cluster_folder, home
+from cluster.spec import ClusterSpec
+from cluster.ssh import Ssh, SshError
+from cluster.ssh_provider import SshProvider, close_tunnel, each
+
+SSHD_TIMEOUT_S = 600.0
+SETUP_TIMEOUT_S = 1800.0
+
+Machine = dict[str, Any]  # as `cluster.on_launcher` tells it
+
+
+class RayLauncherProvider:
+    """See `cluster.provider.Provider`."""
+
+    resumes: ClassVar[bool] = True
+
+    def __init__(self, spec: ClusterSpec):
+        assert isinstance(spec.provider, LauncherProviderSpec)
+        self.spec, self.name = spec, spec.name
+        self.machines, self.file = spec.provider.machines, Path(spec.provider.file)
+        self.names = tuple(f"{spec.name}-{index}" for index in range(spec.num_hosts + spec.spares))
+        self._hosts: SshProvider | None = None
+        self._found: LauncherRequest | None = None  # another client's, maybe
+
+    def find(self) -> Cluster | None:
+        request = LauncherRequest.load(self.name)
+        asked = request or self._new_request()
+        found = [each for each in self._list(asked) if request is None or each["id"] == request.request_id]
+        running = {each["name"]: each for each in found if each["state"] == RUNNING}
+        if asked.names[0] not in running:  # the head, which knows whether the cluster is up
+            return None
+        hosts = self._connect([running[name] for name in asked.names if name in running], asked.identity_file)
+        try:
+            cluster = hosts.find()
+        except SshError:
+            if request is None:
+                raise
+            return None  # ours, and still booting
+        self._found = dataclasses.replace(asked, request_id=running[asked.names[0]]["id"])
+        return cluster
+
+    def create(self, code: Code, say: Say, head_has_code: Callable[[], None]) -> Cluster:
+        request = LauncherRequest.load(self.name) or self._new_request()
+        self._require_key(request)
+        self._found = None
+        close_tunnel(self.name)
+        what = self.machines.machine_type or self._kind()
+        say(f"{self.machines.cloud}, {self.machines.region}: {len(self.names)} x {what}, {self._market()}")
+        if not self.spec.storage_outlives_hosts:
+            say("! checkpoints lie on the machines' own disks, and go with them; storage_path: s3://BUCKET/... keeps "
+                "them")  # fmt: skip
+        node_type = request.config["available_node_types"][self.machines.node_type]
+        if self.machines.cloud == "aws" and "IamInstanceProfile" not in node_type["node_config"]:
+            say(f"! {self.file.name} names no IamInstanceProfile, so the head cannot end these machines, only `down`")
+        try:
+            answer = self._make(request, say)
+            request = dataclasses.replace(request, identity_file=answer["identity_file"])
+            request.save()
+            hosts = self._connect(answer["machines"], request.identity_file)
+            if answer["made"]:  # other machines had these names before
+                hosts.machines[0].ssh.known_hosts.unlink(missing_ok=True)
+            say(f"waiting for sshd on {len(self.names)} host(s)")
+            hosts.wait_for_sshd(hosts.machines, SSHD_TIMEOUT_S)
+            self._set_up(hosts, request, say)
+            return hosts.create(code, say, head_has_code)
+        except BaseException as error:  # an interrupt too must not leave machines that cost
+            if left := self.delete(code):
+                raise ClusterError(f"{error}\nnot all that was begun could be undone:\n" + "\n".join(left)) from error
+            raise
+
+    def _make(self, request: LauncherRequest, say: Say) -> dict[str, Any]:
+        dataclasses.replace(request, asked=time.time()).save()
+        try:
+            return ask("create", request, say)
+        except CloudRefusedError:
+            request.save()  # every call was answered: no machine can come up unseen
+            raise
+
+    def plan_up(self) -> list[Action]:
+        request = LauncherRequest.load(self.name)
+        found = self._list(request) if request is not None else []
+        return self._plan({each["name"] for each in found if request and each["id"] == request.request_id})
+
+    def plan_anew(self) -> list[Action]:
+        return self._plan(set())
+
+    def _plan(self, there: set[str]) -> list[Action]:
+        detail = ", ".join(filter(None, [self.machines.machine_type, self.machines.region, self._market()]))
+        machines = [
+            Action(verb="keep" if name in there else "create", kind=self._kind(), name=name, detail=detail)
+            for name in self.names
+        ]
+        return [*machines, *host_actions("start", self.names, self.spec.accelerator)]
+
+    def plan_down(self) -> list[Action]:
+        request = LauncherRequest.load(self.name)
+        if request is None:
+            return []
+        found = [each for each in self._list(request) if each["id"] == request.request_id]
+        return [
+            *host_actions("end", [each["name"] for each in found]),
+            *(Action(verb="delete", kind=self._kind(), name=each["name"], detail=each["node"]) for each in found),
+        ]
+
+    def start_on_head(self, module: str, code: Code) -> subprocess.Popen[bytes]:
+        assert self._hosts is not None
+        return self._hosts.start_on_head(module, code)
+
+    def attach(self, cluster: Cluster) -> Cluster:
+        assert self._hosts is not None
+        if self._found is not None:
+            self._found.save()  # with it, `down` ends the machines from here too
+        return self._hosts.attach(cluster)
+
+    def delete(self, code: Code, *, purge: bool = False) -> list[str]:
+        close_tunnel(self.name)
+        self.close()
+        request = LauncherRequest.load(self.name)
+        lines: list[str] = []
+        if request is not None:
+            try:
+                answer = ask("delete", request, lambda _: None)
+            except ClusterError as error:
+                answer = {"lines": [str(error)], "gone": False}
+            lines = answer["lines"]
+            if not answer["gone"]:
+                (cluster_folder(self.name) / "cluster.json").unlink(missing_ok=True)
+                return [*lines, f"machines of {self.name!r} may be there still, and cost: {', '.join(request.names)}"]
+        shutil.rmtree(cluster_folder(self.name), ignore_errors=True)
+        (home() / "known_hosts" / self.name).unlink(missing_ok=True)
+        return lines
+
+    def delete_from_head(self) -> None:
+        """Ends all machines of the cluster, the head last; called on the head, with the rights of its instance profile.
+
+        Raises:
+            ClusterError: what could not be ended, and what to do.
+        """
+        if self.machines.cloud != "aws":
+            raise ClusterError(
+                f"a head on {self.machines.cloud} cannot end its own machines: `down` from the client does"
+            )
+        from cluster.aws_leftovers import end_from_inside
+
+        addresses = psutil.net_if_addrs().values()
+        end_from_inside(self.machines.region, self.name, {each.address for card in addresses for each in card})
+
+    def troubles(self) -> Sequence[Trouble]:
+        request = LauncherRequest.load(self.name)
+        if request is None:
+            return []
+        running = {each["name"] for each in self._list(request) if each["state"] == RUNNING}
+        gone = [name for name in self.names if name not in running]
+        # Whether a person or the cloud has ended them is not told by Ray's launcher: nobody asks again unbidden.
+        return [
+            Trouble(text=f"machine {name}: does not run", head_is_gone=name == self.names[0], by_order=True)
+            for name in gone
+        ]
+
+    def close(self) -> None:
+        if self._hosts is not None:
+            self._hosts.close()
+
+    def _kind(self) -> str:
+        return {"aws": "EC2 instance", "gcp": "Compute Engine VM", "azure": "Azure VM"}[self.machines.cloud]
+
+    def _market(self) -> str:
+        return "spot" if self.machines.spot else "on demand"
+
+    def _new_request(self) -> LauncherRequest:
+        config = read(self.file)
+        if digest(config) != self.machines.digest:
+            raise ClusterError(f"{self.file} is no longer what it was when the cluster file was read: `up` again")
+        return LauncherRequest(
+            name=self.name,
+            request_id=secrets.token_hex(4),
+            machines=self.machines,
+            config=config,
+            names=self.names,
+            identity_file=config["auth"].get("ssh_private_key"),
+        )
+
+    def _require_key(self, request: LauncherRequest) -> None:
+        key = request.config["auth"].get("ssh_private_key")
+        if key is not None and not Path(key).expanduser().exists():
+            raise ClusterError(f"{self.file}: auth.ssh_private_key: {key} is not there, so nobody could log in")
+
+    def _list(self, request: LauncherRequest) -> list[Machine]:
+        machines: list[Machine] = ask("list", request, lambda _: None)["machines"]
+        return machines
+
+    def _connect(self, machines: Sequence[Machine], identity_file: str | None) -> SshProvider:
+        """The way to machines, the head first."""
+        targets = tuple(Target(machine["name"], address=machine["address"]) for machine in machines)
+        access = Access(targets=targets, user=self.machines.user, identity_file=identity_file)
+        self._hosts = SshProvider(self.spec, access)
+        return self._hosts
+
+    def _set_up(self, hosts: SshProvider, request: LauncherRequest, say: Say) -> None:
+        commands = setup_commands(request.config, self.machines.node_type)
+        if commands:
+            say(f"running {len(commands)} setup command(s) of {self.file.name} on each host")
+            each(hosts.machines, lambda machine: _run_all(machine.ssh, commands))
+
+
+def _run_all(ssh: Ssh, commands: Sequence[str]) -> None:
+    """In a login shell, as Ray does; the commands go over the connection, and read nothing."""
+    for command in commands:
+        try:
+            ssh.run(["bash", "--login", "-c", 'eval "$(cat)"'], command.encode(), SETUP_TIMEOUT_S)
+        except SshError as error:
+            raise SshError(f"setup command failed: {command.strip().splitlines()[0][:60]}\n{error}") from error
