@@ -40,8 +40,9 @@ test-slow: setup
 test-long: setup
 	$(BIN)/python -m pytest -q -m "long and not hosts and not provision" --durations=15
 
+# What brings up no cluster.
 test-fast: setup
-	$(BIN)/python -m pytest -q -m "not slow and not long and not cluster and not hosts and not provision"
+	$(BIN)/python -m pytest -q $(TWO) -m "not slow and not long and not cluster and not hosts and not provision" --durations=15
 
 # On three hosts with an sshd each, made of namespaces on this machine and removed at the end; see tests/hosts/machines.py.
 # Containers on them need podman and crun, and their tests are skipped where these are not installed.
