@@ -47,6 +47,7 @@ class JobRecord:
         self._submitted = time.monotonic() - max((event["at"] for event in folder.lines("events.jsonl")), default=0.0)
         self._times: dict[str, str] = {}
         self._mirroring: asyncio.Task[None] | None = None
+        self._stale = False  # the copy in the storage
         self._curves: EventFile | None = None  # of this attempt, once rank 0 has reported a metric
 
     def snapshot(self) -> dict[str, Any]:
@@ -116,21 +117,24 @@ class JobRecord:
         )
 
     def mirror(self) -> None:
-        """Starts copying the record to the storage, unless a copy is under way: the next one will have it all."""
+        """Copies the record to the storage in the background; what changes while it is copied is copied after that."""
+        self._stale = True
         if self._mirroring is None or self._mirroring.done():
             self._mirroring = asyncio.get_running_loop().create_task(self._mirror())
 
     async def mirrored(self) -> None:
         """Returns when the storage has the record as it is now, or has refused it."""
-        if self._mirroring is not None:
-            await self._mirroring
-        await self._mirror()
+        self.mirror()
+        assert self._mirroring is not None
+        await self._mirroring
 
     async def _mirror(self) -> None:
-        try:
-            await asyncio.to_thread(mirror_record, self.folder, self.storage)
-        except OSError as error:  # the job needs no copy of its record to go on
-            self.event("mirror-failed", why=str(error))
+        while self._stale:
+            self._stale = False
+            try:
+                await asyncio.to_thread(mirror_record, self.folder, self.storage)
+            except OSError as error:  # the job needs no copy of its record to go on
+                self.event("mirror-failed", why=str(error))
 
     def begin_attempt(self, attempt_id: str, hosts: Sequence[str], ranks: Sequence[RankStatus]) -> None:
         """Puts an attempt on record, before any rank of it starts."""

@@ -1,7 +1,13 @@
 """The record of a job that lives: what it books, and what it makes of it for the next decision. Real files, no Ray."""
 
+import asyncio
+import json
+from pathlib import Path
+from threading import Event
+
 import pytest
 
+from launcher import job_record
 from launcher.attempt import RankStatus
 from launcher.cli.live import LiveLine
 from launcher.first_cause import FirstCause
@@ -77,3 +83,28 @@ def test_a_glance_shows_the_same_line_and_does_not_grow_with_the_ranks() -> None
         assert len(glance["ranks"]) <= 2
     assert [rank["rank"] for rank in glance["ranks"]] == [0, 2]
     record.folder.close()
+
+
+def test_the_storage_has_the_end_of_a_job_that_ended_while_its_record_was_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied, go_on, copy = Event(), Event(), job_record.mirror_record
+
+    def slow_copy(folder: JobFolder, storage: str) -> None:
+        copy(folder, storage)
+        copied.set()
+        go_on.wait()
+
+    async def end_during_a_copy() -> None:
+        record = JobRecord(job_spec(), JobFolder.create(job_spec(), "laptop"), str(tmp_path / "storage"))
+        record.enqueue()
+        record.mirror()
+        await asyncio.to_thread(copied.wait)
+        record.end(JobState.CANCELLED, "by hand")
+        go_on.set()
+        await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
+        record.folder.close()
+
+    monkeypatch.setattr(job_record, "mirror_record", slow_copy)
+    asyncio.run(end_during_a_copy())
+    assert json.loads((tmp_path / "storage" / "record" / "job.json").read_text())["state"] == "CANCELLED"
