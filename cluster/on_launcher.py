@@ -114,6 +114,7 @@ def create(order: Order) -> Order:
         `machines`, `identity_file` that lets in, and `made`, the names of those that were not there before.
     """
     launcher = Launcher(order, bootstrapped(order))
+    time.sleep(order["settle_s"])  # what a killed `up` has asked for may not be listed yet, and would be made twice
     own = _own(launcher, order)
     missing = [name for name in order["names"] if name not in {machine["name"] for machine in own}]
     if missing:

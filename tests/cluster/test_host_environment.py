@@ -88,7 +88,7 @@ def test_a_host_gets_the_versions_that_are_tested_here(kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "plugins"),
     [
-        ("gpu", {"jax-cuda12-plugin", "jax-cuda12-pjrt", "nvidia-cudnn-cu12", "nvidia-nccl-cu12"}),
+        ("gpu", {"jax-cuda12-plugin", "jax-cuda12-pjrt", "nvidia-cudnn-cu12", "nvidia-nccl-cu12", "boto3"}),
         ("tpu", {"libtpu", "google-cloud-tpu"}),
     ],
 )
@@ -96,8 +96,9 @@ def test_a_lock_has_what_makes_devices_visible_and_nothing_else_more(kind: str, 
     pins, plain = _pins(LOCKS[kind]), _pins(LOCKS["cpu"])
     more = pins.keys() - plain.keys()
     assert more >= plugins
-    client = "|google|grpcio|opentelemetry-api$|proto-plus$|pyasn1" if kind == "tpu" else ""  # a head deletes itself
-    assert all(re.match(f"jax-cuda12-|nvidia-|libtpu${client}", name) for name in more), more
+    clients = {"tpu": "google|grpcio|opentelemetry-api$|proto-plus$|pyasn1", "gpu": "boto|jmespath$|s3transfer$"}
+    # With its cloud's client a head deletes itself.
+    assert all(re.match(f"jax-cuda12-|nvidia-|libtpu$|{clients[kind]}", name) for name in more), more
     for name in more:
         if name.startswith("jax-"):  # a plugin of another version than JAX does not load
             assert pins[name] == pins["jaxlib"]
