@@ -55,6 +55,7 @@ class GcpTpuProviderSpec:
     shares_disk: ClassVar[bool] = False
     over_ssh: ClassVar[bool] = True
     is_paid: ClassVar[bool] = True
+    idle_by_default: ClassVar[str] = "1h"  # what nobody has used for an hour was forgotten
     project: str
     zone: str
     spot: bool = False

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from cluster.durations import NEVER
 from cluster.errors import ClusterConfigError
 from cluster.prices import Rental
 
@@ -56,6 +57,7 @@ class LauncherProviderSpec:
     shares_disk: ClassVar[bool] = False
     over_ssh: ClassVar[bool] = True
     is_paid: ClassVar[bool] = True
+    idle_by_default: ClassVar[str] = NEVER  # a head can end its machines only with a profile that the file may not name
     file: str = dataclasses.field(compare=False)
     node_type: str | None = None
     machines: Machines = dataclasses.field(metadata={"derived": True})

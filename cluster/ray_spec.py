@@ -4,6 +4,7 @@ import dataclasses
 import re
 from typing import ClassVar
 
+from cluster.durations import NEVER
 from cluster.errors import ClusterConfigError
 
 EVERY_NODE = 0
@@ -23,6 +24,7 @@ class RayProviderSpec:
     shares_disk: ClassVar[bool] = False
     over_ssh: ClassVar[bool] = False
     is_paid: ClassVar[bool] = False
+    idle_by_default: ClassVar[str] = NEVER
     address: str
 
     def __post_init__(self) -> None:

@@ -19,7 +19,6 @@ from cluster.slices import is_our_variable
 MAX_HOSTS = 64
 MAX_DEVICES_PER_HOST = 64
 MAX_NAME_LENGTH = 40
-PAID_IDLE = "1h"  # `idle_down_after` where hosts cost money: what nobody has used for an hour was forgotten
 
 # What the checkpoint library can open besides a folder.
 STORAGE_SCHEMES = ("gs", "s3")
@@ -37,6 +36,7 @@ class LocalProviderSpec:
     shares_disk: ClassVar[bool] = True  # what the head writes into its state folder, all hosts can read
     over_ssh: ClassVar[bool] = False  # hosts are reached and prepared over ssh
     is_paid: ClassVar[bool] = False  # hosts cost money while the cluster is up, so `up` asks
+    idle_by_default: ClassVar[str] = NEVER  # `idle_down_after`
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,6 +55,7 @@ class SshProviderSpec:
     shares_disk: ClassVar[bool] = False
     over_ssh: ClassVar[bool] = True
     is_paid: ClassVar[bool] = False
+    idle_by_default: ClassVar[str] = NEVER
     hosts: tuple[str, ...]
     user: str | None = None
     identity_file: str | None = None
@@ -111,7 +112,7 @@ class ClusterSpec:
             `gs://` or `s3://`; "none": each host keeps them on its own disk, and the head has a copy of all; None: the
             head's state folder where all hosts share its disk, else as "none".
         idle_down_after: how long the cluster may be without a job before it takes itself down, as `30m` or `1d12h`, or
-            "none"; None: PAID_IDLE where its hosts cost money, else never.
+            "none"; None: as the provider has it.
         max_lifetime: how long after `up` it takes itself down, whatever runs; None: never, as "none".
 
     Raises:
@@ -197,7 +198,7 @@ class ClusterSpec:
     @property
     def idle_limit(self) -> str | None:
         """After how long without a job it takes itself down; None: never."""
-        limit = self.idle_down_after or (PAID_IDLE if self.provider.is_paid else NEVER)
+        limit = self.idle_down_after or self.provider.idle_by_default
         return None if limit == NEVER else limit
 
     @property

@@ -5,7 +5,7 @@ import pytest
 from cluster.durations import check_limit, in_units, seconds_of
 from cluster.errors import ClusterConfigError
 from cluster.ray_spec import RayProviderSpec
-from cluster.spec import PAID_IDLE, ClusterSpec, LocalProviderSpec
+from cluster.spec import ClusterSpec, LocalProviderSpec
 
 
 @pytest.mark.parametrize(
@@ -69,10 +69,15 @@ def test_limits_of_a_cluster() -> None:
     assert _spec(idle_down_after="none", max_lifetime="none").idle_limit is None
 
 
-def test_hosts_that_cost_money_have_a_limit_unless_it_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LocalProviderSpec, "is_paid", True)
-    assert (_spec().idle_limit, _spec().lifetime_limit) == (PAID_IDLE, None)
-    assert _spec(idle_down_after="none").idle_limit is None
+def test_slices_of_cloud_tpu_have_a_limit_unless_it_is_taken_away() -> None:
+    pod = {
+        "name": "a",
+        "provider": {"type": "gcp-tpu", "project": "my-project", "zone": "us-west4-a"},
+        "accelerator": "tpu-v5e-16",
+    }
+    spec = ClusterSpec.from_json(pod)
+    assert (spec.idle_limit, spec.lifetime_limit) == ("1h", None)
+    assert ClusterSpec.from_json(pod | {"idle_down_after": "none"}).idle_limit is None
 
 
 def test_a_ray_that_is_not_ours_has_no_limits() -> None:
