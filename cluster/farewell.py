@@ -88,6 +88,8 @@ class Farewell:
 
 def kept_farewell(name: str) -> Farewell | None:
     """The last words that are kept here of the cluster of that name, unless another of that name has come since."""
+    if name not in known_names():  # a person has said it, and it may be no name of a file
+        return None
     farewell = Farewell.load(name)
     if farewell is None or name not in cluster_names():
         return farewell

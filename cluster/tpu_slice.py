@@ -65,9 +65,12 @@ class Slice:
         return self.request in DEAD_REQUESTS or self.node in DEAD_NODES
 
     def is_ready(self, num_hosts: int) -> bool:
-        """Whether all its machines can be reached for."""
+        """Whether all its machines can be reached for.
+
+        Not yet where only its request says that it is being made: the two are not listed at one moment.
+        """
         is_good = not self.is_dead and not self.is_going
-        return self.node == "READY" and len(self.addresses) == num_hosts and is_good
+        return self.state == "READY" and len(self.addresses) == num_hosts and is_good
 
     def is_of(self, cluster: str, request_id: str) -> bool:
         """Whether that `up` of that cluster has made it."""

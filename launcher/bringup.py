@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from cluster.errors import ClusterError
-from cluster.farewell import Farewell, forget
+from cluster.farewell import forget, kept_farewell
 from cluster.gcp_spec import GcpTpuProviderSpec
 from cluster.launcher_spec import LauncherProviderSpec
 from cluster.leftovers import InPlace, Place, remember
@@ -98,7 +98,7 @@ def down(name: str, *, force: bool, say: Say, purge: bool = False) -> list[str]:
         FailureError: its head, or another host, cannot be reached, and `force` is not set.
         ClusterError: another version has brought it up, so that it cannot be asked for jobs, and `force` is not set.
     """
-    if name not in cluster_names() and (farewell := Farewell.load(name)):
+    if name not in cluster_names() and (farewell := kept_farewell(name)):
         forget(name)
         return [str(farewell)]
     require_known(name)

@@ -9,7 +9,7 @@ import click
 
 from cluster.config_file import load
 from cluster.errors import ClusterConfigError, ClusterError
-from cluster.record import load_spec
+from cluster.record import cluster_names, load_spec
 from cluster.spec import ClusterSpec
 from launcher.cli.console import next_commands, say, seconds, show_json
 from launcher.cli.plan_text import plan_text
@@ -89,9 +89,9 @@ def _delete_leftover(name: str, project: str | None, force: bool, *, dry_run: bo
 
 def _kept(name: str) -> str:
     """What stays of a cluster that goes down."""
-    with contextlib.suppress(ClusterError):  # there is no such cluster, or another version has made it
-        spec = load_spec(name)
-        if spec.provider.is_paid and not spec.storage_outlives_hosts:
+    with contextlib.suppress(ClusterError):  # another version has made it
+        spec = load_spec(name) if name in cluster_names() else None
+        if spec is not None and spec.provider.is_paid and not spec.storage_outlives_hosts:
             return "job records stay, and checkpoints where the machines do"
     return "job records and checkpoints stay"
 
