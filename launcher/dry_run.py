@@ -83,7 +83,8 @@ def plan_up(spec: ClusterSpec) -> Plan:
         except ClusterError as error:
             if not spec.provider.is_paid:
                 raise FailureError(str(error)) from error
-            notes.append(f"the cloud cannot be asked, so this is as if nothing were there: {error}")
+            why = "; ".join(line.strip().rstrip(".") for line in str(error).splitlines())
+            notes.append(f"the cloud cannot be asked, so this is as if nothing were there: {why}")
             actions = provider.plan_anew()
     return _plan("up", spec, actions, notes)
 
