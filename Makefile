@@ -33,7 +33,7 @@ test: test-fast
 
 # What takes longer: layouts of the MCMC workloads, MNIST.
 test-slow: setup
-	$(BIN)/python -m pytest -q $(TWO) -m "slow and not cluster and not long and not hosts and not provision" --durations=15
+	$(BIN)/python -m pytest -q -m "slow and not cluster and not long and not hosts and not provision" --durations=15
 	$(BIN)/python -m pytest -q -m "slow and cluster and not long and not hosts and not provision" --durations=15
 
 # Every workload killed and resumed again and again, 10,000 replica checks: longer than CI has time for.

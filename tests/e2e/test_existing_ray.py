@@ -129,6 +129,7 @@ def test_nothing_is_begun_where_a_ray_cannot_be_joined(cli: Cli, theirs: TheirRa
     assert not (theirs.folder / ".spmd-launch").exists()
 
 
+@pytest.mark.long
 def test_a_node_that_others_hold_is_named_with_who_holds_it(cli: Cli, theirs: TheirRay) -> None:
     for name in ("one", "two"):
         theirs.stranger("start", name, "second")
@@ -179,6 +180,7 @@ def test_up_submit_down_on_a_ray_that_goes_on(cli: Cli, theirs: TheirRay) -> Non
     theirs.stranger("end", "keeper", "second")
 
 
+@pytest.mark.long
 def test_down_after_their_ray_has_ended(cli: Cli, theirs: TheirRay) -> None:
     """The last one: it ends the Ray that the others use."""
     cli("up", example(cli, theirs, name="orphan"))

@@ -55,6 +55,7 @@ def limits_of(cli: Cli, name: str) -> dict[str, Any] | None:
     return limits
 
 
+@pytest.mark.long
 def test_at_the_end_of_its_lifetime_a_job_is_saved_cancelled_and_goes_on_elsewhere(cli: Cli, cluster: str) -> None:
     name = "brief"
     here = Cli(cli.home, ROOT / "examples")

@@ -183,6 +183,7 @@ def test_a_lost_connection_to_one_host_ends_up_everywhere(clean: Lab) -> None:
 # -- down
 
 
+@pytest.mark.long
 def test_down_says_which_host_it_could_not_reach_and_ends_it_later(clean: Lab) -> None:
     clean.cli("up", str(clean.file))
     host = clean.hosts["h3"]

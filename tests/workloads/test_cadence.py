@@ -14,6 +14,7 @@ from workloads.context import Context
 from workloads.exchange import Exchange
 from workloads.save_requests import SaveRequests
 
+MCMC = ("independent-chains", "sharded-mcmc")
 PROGRAMS = "tests.workloads.cadence_programs"
 
 
@@ -111,9 +112,7 @@ def test_two_ranks_with_different_clocks_decide_alike() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "workload", ["independent-chains", pytest.param("sharded-mcmc", marks=pytest.mark.long), "transformer"]
-)
+@pytest.mark.parametrize("workload", [*(pytest.param(one, marks=pytest.mark.long) for one in MCMC), "transformer"])
 def test_checkpoints_by_cost_change_no_bit(workload: str, tmp_path: Path) -> None:
     _, settings = SHORT[workload]
     per_dispatch = "steps_per_dispatch" if workload == "transformer" else "draws_per_dispatch"
@@ -160,7 +159,7 @@ def test_two_ranks_save_at_one_step_when_asked_at_different_ones() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workload", ["independent-chains", "sharded-mcmc", "transformer"])
+@pytest.mark.parametrize("workload", [*(pytest.param(one, marks=pytest.mark.long) for one in MCMC), "transformer"])
 def test_a_checkpoint_that_is_asked_for_changes_no_bit(workload: str, tmp_path: Path) -> None:
     _, settings = SHORT[workload]
     per_dispatch = "steps_per_dispatch" if workload == "transformer" else "draws_per_dispatch"

@@ -71,6 +71,7 @@ def test_gradient_is_that_of_one_device(one_device, images, layout):
     assert ranks[0]["matrix"]["global_rows"] == 24
 
 
+@pytest.mark.long
 def test_gradient_in_float64(one_device, images):
     (wide,) = gradients(1, 1, images, x64=True)
     for name, narrow in one_device.items():
@@ -112,6 +113,7 @@ def read_posterior(folder):
         return tree.load()
 
 
+@pytest.mark.long
 def test_resumed_run_gives_the_same_bits(two_by_two):
     values, folder = two_by_two
     assert len({run["digest"] for rank in values for run in rank}) == 1
