@@ -14,7 +14,7 @@ from cluster.spec import ClusterSpec
 from launcher.bringup import find_existing, require_free_name, require_known, require_same_request
 from launcher.code_copy import read_code, source_root
 from launcher.errors import FailureError, UserError
-from launcher.job_folder import all_jobs
+from launcher.job_folder import unfinished_jobs
 from launcher.record_copy import refresh
 from launcher.version_skew import require_same_launcher
 
@@ -117,7 +117,7 @@ def _jobs_in_the_way(name: str) -> list[str]:
         return ["its processes have ended; what they left is removed"]
     with contextlib.suppress(FailureError):  # what is copied here is what was last known
         refresh(cluster, only_records=True)
-    jobs = [job.name for job in all_jobs() if job.job()["cluster"] == name and not job.state().ended]
+    jobs = unfinished_jobs(name)
     if not jobs:
         return []
     return [f"these jobs have not ended: {', '.join(jobs)}; `down` refuses, `down --force` ends them as CANCELLED"]

@@ -63,13 +63,14 @@ def cluster_status(name: str) -> dict[str, Any]:
     if cluster is None:
         return nothing | {"state": "INCOMPLETE"}
     known = nothing | {"spec": cluster.spec.to_json(), "created": cluster.created, **age_and_cost(cluster)}
-    if cluster.problem() or not cluster.alive():
-        return known | _without_answer(cluster, "")
+    if (problem := cluster.problem()) or not cluster.alive():
+        return known | _without_answer(cluster, problem, "")
     try:
         with Connection(cluster.socket) as connection:
             answer = connection.ask({"op": "status"})
     except FailureError as error:
-        return known | _without_answer(cluster, str(error))
+        problem = cluster.problem()  # the way may have been cut, which ssh notices only after a while
+        return known | _without_answer(cluster, problem, str(error))
     standbys = {host["standby"] for host in answer["hosts"]}
     state = "LOST HOSTS" if "LOST" in standbys else "WARM" if standbys == {"WARM"} else "READY"
     troubles = describe_troubles(cluster) if state == "LOST HOSTS" else []
@@ -77,9 +78,8 @@ def cluster_status(name: str) -> dict[str, Any]:
     return {**known, "state": state, "troubles": troubles, **answer}
 
 
-def _without_answer(cluster: Cluster, message: str) -> dict[str, Any]:
-    """What can be said of a cluster whose supervisor does not answer."""
-    problem = cluster.problem()  # the way may have been cut, which ssh notices only after a while
+def _without_answer(cluster: Cluster, problem: str, message: str) -> dict[str, Any]:
+    """What can be said of a cluster whose supervisor does not answer; `problem` is why its head cannot be reached."""
     may_be_gone = not problem or cluster.spec.provider.is_paid  # its machines too
     if may_be_gone and (farewell := went_down(cluster)):
         return _gone(farewell)
