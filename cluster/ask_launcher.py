@@ -1,18 +1,16 @@
 """The client's side of `cluster.on_launcher`: one order to a cloud, and its answer."""
 
 import dataclasses
-import getpass
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from cluster.errors import ClusterError
+from cluster.labels import CLUSTER, ID, USER, own_user
 from cluster.launcher_request import LauncherRequest
-from cluster.on_launcher import CLUSTER, ID, USER
 from cluster.provider import Say
 from cluster.record import cluster_folder
 
@@ -22,9 +20,8 @@ class CloudRefusedError(ClusterError):
 
 
 def tags(request: LauncherRequest) -> dict[str, str]:
-    """What every machine of a request carries; what all clouds take, small letters, digits and dashes."""
-    user = re.sub(r"[^a-z0-9-]+", "-", getpass.getuser().lower())
-    return {CLUSTER: request.name, ID: request.request_id, USER: user}
+    """What every machine of a request carries."""
+    return {CLUSTER: request.name, ID: request.request_id, USER: own_user()}
 
 
 def ask(what: str, request: LauncherRequest, say: Say) -> dict[str, Any]:

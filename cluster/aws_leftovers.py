@@ -6,10 +6,10 @@ from typing import Any
 
 from cluster import aws
 from cluster.errors import ClusterError
+from cluster.labels import CLUSTER, ID, USER
 from cluster.launcher_errors import refusal
 from cluster.launcher_spec import LauncherProviderSpec
 from cluster.leftovers import Resource
-from cluster.on_launcher import CLUSTER, ID, USER
 
 INSTANCE, VOLUME = "EC2 instance", "EBS volume"
 _ELSEWHERE = {

@@ -11,6 +11,7 @@ import psutil
 from cluster.access import Access, Target
 from cluster.errors import ClusterConfigError, ClusterError
 from cluster.gcp_spec import GcpTpuProviderSpec
+from cluster.labels import ID
 from cluster.place_code import Code
 from cluster.plan import Action, host_actions
 from cluster.provider import Say, Trouble
@@ -18,7 +19,7 @@ from cluster.record import Cluster, cluster_folder
 from cluster.spec import ClusterSpec
 from cluster.ssh_provider import SshProvider, close_tunnel, links_folder
 from cluster.tpu_key import make_key, private_key
-from cluster.tpu_slice import ID_LABEL, Slice
+from cluster.tpu_slice import Slice
 
 SSHD_TIMEOUT_S = 300.0  # from READY until a machine has booted and knows our key
 
@@ -52,7 +53,7 @@ class GcpTpuProvider:
         found = self.slices.now()
         if not self.slices.is_ready(found[0]):  # the head is on the first
             return None
-        self._made_by = found[0].labels.get(ID_LABEL, "")
+        self._made_by = found[0].labels.get(ID, "")
         if self._made_by and self._made_by == self.slices.request_id() and Cluster.load(self.spec.name) is None:
             return None  # by an `up` from here that did not come to its end, and may have been killed just now
         self._machines = self._reach([slice_ for slice_ in found if self.slices.is_ready(slice_)])

@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from cluster.labels import CLUSTER, HOST, ID, USER
 from cluster.launcher_config import bootstrapped, ready_to_ask
 from cluster.launcher_errors import Copy, RefusedError, refusal
 
@@ -30,9 +31,6 @@ POLL_S = 3.0
 AT_ONCE = 8  # requests for machines
 ANSWERS = 1  # where answers go; in the process of its own another than what Ray prints to
 STARTING, RUNNING = "starting", "running"
-
-# The tags, or labels, that mark a machine as ours.
-CLUSTER, ID, USER, HOST = "spmd-launch-cluster", "spmd-launch-id", "spmd-launch-user", "spmd-launch-host"
 
 
 class Launcher:

@@ -1,10 +1,11 @@
 """Slices with our label, wherever in a project they are and whoever has made them. See `cluster.leftovers.Cloud`."""
 
 from cluster.gcp_spec import EVERYWHERE, GcpTpuProviderSpec
+from cluster.labels import CLUSTER, USER
 from cluster.leftovers import Resource
 from cluster.tpu_cloud import TpuCloud
 from cluster.tpu_delete import delete_until_gone
-from cluster.tpu_slice import LABEL, USER_LABEL, Slice
+from cluster.tpu_slice import Slice
 
 
 def labelled(where: str) -> list[Resource]:
@@ -16,7 +17,7 @@ def labelled(where: str) -> list[Resource]:
     Raises:
         ClusterError: it cannot be asked, and what to do.
     """
-    return [_resource(where, slice_) for slice_ in _cloud(where, EVERYWHERE).slices() if LABEL in slice_.labels]
+    return [_resource(where, slice_) for slice_ in _cloud(where, EVERYWHERE).slices() if CLUSTER in slice_.labels]
 
 
 def delete_labelled(resource: Resource) -> None:
@@ -28,7 +29,7 @@ def delete_labelled(resource: Resource) -> None:
     where, _, zone = resource.where.rpartition("/")
     delete_until_gone(
         _cloud(where, zone),
-        lambda slice_: slice_.name == resource.name and slice_.labels.get(LABEL) == resource.cluster,
+        lambda slice_: slice_.name == resource.name and slice_.labels.get(CLUSTER) == resource.cluster,
         "the same command",
     )
 
@@ -44,9 +45,9 @@ def _resource(where: str, slice_: Slice) -> Resource:
         where=f"{where}/{slice_.zone}",
         kind="queued resource" if slice_.request else "TPU VM",
         name=slice_.name,
-        cluster=slice_.labels[LABEL],
+        cluster=slice_.labels[CLUSTER],
         state=slice_.state,
         created=slice_.created,
         billable=bool(slice_.node) and not slice_.is_dead,
-        user=slice_.labels.get(USER_LABEL, ""),
+        user=slice_.labels.get(USER, ""),
     )

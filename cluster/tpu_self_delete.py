@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from cluster.errors import ClusterError
+from cluster.labels import CLUSTER, ID
 from cluster.tpu_cloud import TpuCloud
-from cluster.tpu_slice import ID_LABEL, LABEL
 
 
 def delete_from_inside(cloud: TpuCloud, cluster: str, own_addresses: Sequence[str]) -> None:
@@ -18,10 +18,10 @@ def delete_from_inside(cloud: TpuCloud, cluster: str, own_addresses: Sequence[st
     Raises:
         ClusterError: this machine is none of the cluster's, or the cloud refuses.
     """
-    there = [slice_ for slice_ in cloud.slices() if slice_.labels.get(LABEL) == cluster]
+    there = [slice_ for slice_ in cloud.slices() if slice_.labels.get(CLUSTER) == cluster]
     here = [slice_ for slice_ in there if any(internal in own_addresses for internal, _ in slice_.addresses)]
     if not here:
         raise ClusterError(f"this machine ({', '.join(own_addresses)}) is of no slice of a cluster {cluster!r} of ours")
-    ours = [slice_ for slice_ in there if slice_.is_of(cluster, here[0].labels[ID_LABEL])]
+    ours = [slice_ for slice_ in there if slice_.is_of(cluster, here[0].labels[ID])]
     for slice_ in sorted(ours, key=lambda slice_: slice_ is here[0]):
         cloud.delete(slice_)

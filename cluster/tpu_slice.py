@@ -3,9 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-LABEL = "spmd-launch-cluster"
-ID_LABEL = "spmd-launch-id"
-USER_LABEL = "spmd-launch-user"
+from cluster.labels import CLUSTER, ID
 
 # States of a request or of a TPU VM from which no way leads back: the slice must be requested again.
 DEAD_REQUESTS = ("FAILED", "SUSPENDING", "SUSPENDED")
@@ -74,9 +72,4 @@ class Slice:
 
     def is_of(self, cluster: str, request_id: str) -> bool:
         """Whether that `up` of that cluster has made it."""
-        return self.labels.get(LABEL) == cluster and self.labels.get(ID_LABEL) == request_id
-
-
-def label_value(text: str) -> str:
-    """A text as a label may have it: lower-case letters, digits, dashes and underscores, at most 63."""
-    return "".join(char if char.isascii() and (char.isalnum() or char in "_-") else "-" for char in text.lower())[:63]
+        return self.labels.get(CLUSTER) == cluster and self.labels.get(ID) == request_id

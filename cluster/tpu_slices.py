@@ -1,7 +1,6 @@
 """The slices of a cluster in the cloud: asked for, waited for, found again by name, deleted until none is left."""
 
 import datetime
-import getpass
 import json
 import secrets
 import time
@@ -11,12 +10,13 @@ from google.api_core.operation import Operation
 
 from cluster.errors import ClusterError
 from cluster.gcp_spec import GcpTpuProviderSpec
+from cluster.labels import CLUSTER, ID, USER, own_user
 from cluster.provider import Say
 from cluster.record import cluster_folder, write_json
 from cluster.spec import ClusterSpec
 from cluster.tpu_cloud import TakenError, TpuCloud
 from cluster.tpu_delete import FIRST_POLL_S, LAST_POLL_S, POLL_GROWTH, delete_until_gone
-from cluster.tpu_slice import ABSENT, ID_LABEL, LABEL, USER_LABEL, Slice, label_value
+from cluster.tpu_slice import ABSENT, Slice
 
 WHOLE_TIMEOUT_S = 900.0  # from ACTIVE until all machines of a slice are there
 REQUEST = "slices.json"  # in the cluster's folder, before the first call that makes anything
@@ -62,7 +62,7 @@ class TpuSlices:
                 raise ClusterError(f"TPU VM {slice_.name} is not there ({where}); `adopt` names those that are")
             if slice_.is_dead:
                 raise ClusterError(f"TPU VM {slice_.name} is {slice_.state} ({where}): it cannot be used")
-        elif slice_.is_there and slice_.labels.get(LABEL) != self.spec.name:
+        elif slice_.is_there and slice_.labels.get(CLUSTER) != self.spec.name:
             raise ClusterError(
                 f"there is a {slice_.name} already ({where}), which is not of a cluster {self.spec.name!r} of ours: "
                 f"choose another `name`, or adopt it ({{adopt: [{slice_.name}]}})"
@@ -123,9 +123,9 @@ class TpuSlices:
 
     def _labels(self) -> dict[str, str]:
         return {
-            LABEL: self.spec.name,
-            ID_LABEL: self.request_id(),
-            USER_LABEL: label_value(getpass.getuser()),
+            CLUSTER: self.spec.name,
+            ID: self.request_id(),
+            USER: own_user(),
         }
 
     def what(self) -> str:
@@ -136,7 +136,7 @@ class TpuSlices:
     def _require_ours(self, found: Sequence[Slice]) -> None:
         for slice_ in found:
             if slice_.is_there and not slice_.is_of(self.spec.name, self.request_id()):
-                who = slice_.labels.get(USER_LABEL, "somebody")
+                who = slice_.labels.get(USER, "somebody")
                 raise ClusterError(
                     f"slice {slice_.name} was made by {who} from another machine or state folder, and its cluster does "
                     f"not run: `spmd-launch down {self.spec.name}` there, or `gcloud compute tpus queued-resources "

@@ -2,11 +2,10 @@
 
 import concurrent.futures
 import dataclasses
-import getpass
-import re
 from collections.abc import Sequence
 
 from cluster.errors import ClusterError
+from cluster.labels import own_user
 from cluster.leftovers import OF_PROJECT, Place, Resource, cloud_of, leftovers, places
 from cluster.record import cluster_names
 from launcher.errors import FailureError, UserError
@@ -69,15 +68,10 @@ def delete_leftover(name: str, project: str | None, *, force: bool) -> Resource:
         what = "is there several times" if named else f"is none of what is left over ({known})"
         raise UserError(f"{name!r} {what}: see `spmd-launch list --all`")
     (resource,) = named
-    if resource.user not in ("", own_label()) and not force:
+    if resource.user not in ("", own_user()) and not force:
         raise UserError(f"{name!r} was made by {resource.user}, maybe for a cluster that is up: --force deletes it")
     try:
         cloud_of(resource.provider).delete_labelled(resource)
     except ClusterError as error:
         raise FailureError(f"{resource.kind} {name} could not be deleted: {error}") from error
     return resource
-
-
-def own_label() -> str:
-    """This user as a label of a cloud can say it."""
-    return re.sub(r"[^a-z0-9_-]+", "-", getpass.getuser().lower())[:63]

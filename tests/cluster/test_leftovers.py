@@ -8,10 +8,11 @@ import pytest
 
 from cluster import leftovers as module
 from cluster.errors import ClusterError
+from cluster.labels import own_user
 from cluster.leftovers import OF_PROJECT, Place, Resource, leftovers, places, remember
 from cluster.record import cluster_folder
 from launcher.errors import FailureError, UserError
-from launcher.leftover_search import delete_leftover, own_label, search
+from launcher.leftover_search import delete_leftover, search
 from tests.conftest import Cli
 
 pytestmark = pytest.mark.usefixtures("state_folder")
@@ -88,7 +89,7 @@ def test_a_leftover_is_deleted_by_its_name_and_a_colleagues_only_by_force(cloud:
         delete_leftover("old-0", "closed", force=False)
     delete_leftover("pod-0", "q", force=True)
     assert [left.name for left in cloud.projects["p"]] == ["lab-0"]
-    assert own_label() and own_label() == own_label().lower()
+    assert own_user() and own_user() == own_user().lower()
 
 
 def test_list_without_anything(tmp_path: Path) -> None:
