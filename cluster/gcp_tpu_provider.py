@@ -140,6 +140,11 @@ class GcpTpuProvider:
         words = f"slice {slice_.name}: {slice_.state} {slice_.health}".strip()
         return Trouble(text=words, head_is_gone=is_head and (slice_.is_dead or deleted), by_order=deleted)
 
+    def after_down(self) -> str:
+        if adopted := ", ".join(self.provider.adopt):
+            return f"adopted, and still there and billed: {adopted}"
+        return f"all its slices are deleted; lists of {self.provider.project}, {self.provider.zone} show none"
+
     def close(self) -> None:
         if self._machines is not None:
             self._machines.close()

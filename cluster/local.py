@@ -105,6 +105,9 @@ class LocalProvider:
     def troubles(self) -> Sequence[Trouble]:
         return ()
 
+    def after_down(self) -> str:
+        return ""
+
     def close(self) -> None:
         pass
 

@@ -124,6 +124,10 @@ class Provider(Protocol):
         """
         ...
 
+    def after_down(self) -> str:
+        """What is true once `delete` has come to its end, for whoever has waited; "" if there is nothing to say."""
+        ...
+
     def close(self) -> None:
         """Ends connections that were opened on the way; the cluster stays as it is."""
         ...

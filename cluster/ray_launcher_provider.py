@@ -184,6 +184,9 @@ class RayLauncherProvider:
             for name in gone
         ]
 
+    def after_down(self) -> str:
+        return f"all its machines have ended; {self.machines.cloud}/{self.machines.region} lists none"
+
     def close(self) -> None:
         if self._hosts is not None:
             self._hosts.close()

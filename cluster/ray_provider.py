@@ -125,6 +125,9 @@ class RayProvider:
     def troubles(self) -> Sequence[Trouble]:
         return ()
 
+    def after_down(self) -> str:
+        return f"detached; the Ray at {self.address} is left as it was"
+
     def close(self) -> None:
         pass
 

@@ -129,6 +129,9 @@ class SshProvider:
     def delete_from_head(self) -> None:
         pass  # nothing of it is paid for
 
+    def after_down(self) -> str:
+        return ""
+
     def close(self) -> None:
         for machine in self.machines:
             machine.ssh.close()

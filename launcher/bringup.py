@@ -8,12 +8,9 @@ from collections.abc import Sequence
 
 from cluster.errors import ClusterError
 from cluster.farewell import forget, kept_farewell
-from cluster.gcp_spec import GcpTpuProviderSpec
-from cluster.launcher_spec import LauncherProviderSpec
 from cluster.leftovers import InPlace, Place, remember
 from cluster.place_code import Code
 from cluster.provider import Provider, Say, provider_for
-from cluster.ray_spec import RayProviderSpec
 from cluster.record import Cluster, cluster_folder, cluster_names, load_spec, save_spec
 from cluster.slices import slice_problems
 from cluster.spec import ClusterSpec
@@ -114,20 +111,16 @@ def down(name: str, *, force: bool, say: Say, purge: bool = False) -> list[str]:
     spec = load_spec(name)
     with contextlib.closing(provider_for(spec)) as provider:
         left = _delete(provider, name, packed(files), "the cluster went down while the job ran", purge=purge)
+        after = provider.after_down()
     if name in cluster_names():  # some host could not be reached
         if not force:
             what = f"cluster {name!r} is not down everywhere; again when all can be reached, or --force:"
             raise FailureError("\n".join([what, *left]))
         shutil.rmtree(cluster_folder(name))
+        after = ""  # it was not brought to its end
     forget(name)
-    if isinstance(spec.provider, RayProviderSpec):
-        say(f"detached; the Ray at {spec.provider.address} is left as it was")
-    if isinstance(spec.provider, GcpTpuProviderSpec) and name not in cluster_names():
-        adopted = ", ".join(spec.provider.adopt)
-        gone = f"all its slices are deleted; lists of {spec.provider.project}, {spec.provider.zone} show none"
-        say(f"adopted, and still there and billed: {adopted}" if adopted else gone)
-    if isinstance(spec.provider, LauncherProviderSpec) and name not in cluster_names():
-        say(f"all its machines have ended; {spec.provider.place} lists none")
+    if after:
+        say(after)
     return left
 
 

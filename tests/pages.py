@@ -13,6 +13,8 @@ from pathlib import Path
 
 from tests.ranks import ROOT
 
+# Gloo's threads print to the same standard output, parts of lines between parts of lines: Python has one of its own.
+OWN_STDOUT = 'import os, sys\nsys.stdout = os.fdopen(os.dup(1), "w")\nos.dup2(2, 1)\n'
 INITIALIZE = "import jax, sys\njax.distributed.initialize(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))\n"
 
 
@@ -47,7 +49,7 @@ class Page:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        program = (INITIALIZE if num_hosts > 1 else "") + "\n".join(self.blocks("python"))
+        program = OWN_STDOUT + (INITIALIZE if num_hosts > 1 else "") + "\n".join(self.blocks("python"))
         environment = os.environ | {
             "JAX_PLATFORMS": "cpu",
             "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
@@ -68,7 +70,7 @@ class Page:
                 process.wait()
         for process, (_, errors) in zip(processes, outputs, strict=True):
             assert process.returncode == 0, errors
-        return [re.sub(r"^\[Gloo\].*\n", "", output, flags=re.MULTILINE) for output, _ in outputs]
+        return [output for output, _ in outputs]
 
 
 def assert_said(expected: str, actual: str) -> None:

@@ -58,6 +58,9 @@ class FakePaidProvider:
     def delete(self, code: Code, *, purge: bool = False) -> list[str]:
         return []
 
+    def after_down(self) -> str:
+        return "the fake cloud lists none"
+
     def close(self) -> None:
         pass
 

@@ -112,6 +112,13 @@ def test_a_person_at_a_terminal_is_asked(paid: Paid) -> None:
     assert code == 1 and BEGUN in seen
 
 
+def test_what_could_not_be_deleted_is_not_said_to_be_gone(paid: Paid) -> None:
+    paid("up", str(paid.file), "--yes")  # its cloud makes nothing, and does not delete what is on record
+    done = paid("down", "paid", "--force")
+    assert done.returncode == 0 and "cluster paid is down" in done.stdout
+    assert "the fake cloud lists none" not in done.stdout + done.stderr
+
+
 def test_a_mistake_in_the_users_price_table_is_told_before_anything_begins(paid: Paid) -> None:
     (paid.home / "prices.toml").write_text(PRICES.replace("1.5", "-1.5"))
     for arguments in (["--dry-run"], []):
