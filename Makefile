@@ -14,6 +14,7 @@ BIN := $(VENV)/bin
 
 .PHONY: setup demo test test-slow test-long test-fast test-hosts test-hosts-short test-hosts-up test-hosts-down test-provision host-packages faults faults-sample soak soak-short lint lock bench clean
 
+# All is compiled at once: where PYTHONDONTWRITEBYTECODE is set, each process would compile JAX anew, 5 s of a core.
 setup: $(VENV)/.ready
 
 $(VENV)/.ready: requirements.lock pyproject.toml
@@ -23,6 +24,7 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-uv.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m compileall -qq -j 0 -x '/(tests|testing)/' $(VENV)/lib || true  # some packages have files for older Pythons
 	@touch $@
 
 demo: setup
