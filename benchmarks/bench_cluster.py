@@ -20,19 +20,16 @@ class Bench:
 
     Args:
         folder: a temporary one.
-        min_hosts: the fewest hosts to go on with when others are lost.
 
     Attributes:
+        min_hosts: of the next `up`: the fewest hosts to go on with when others are lost.
         calm: `{workload: result_digest}` of runs without a fault, as far as they were made.
     """
 
-    def __init__(self, folder: Path, min_hosts: int = 1):
+    def __init__(self, folder: Path):
         self.home = folder / "home"
-        self.file = folder / "faults.yaml"
-        self.file.write_text(
-            f"name: faults\nprovider: {{type: local}}\nnum_hosts: 2\nmin_hosts: {min_hosts}\ndevices_per_host: 2\n"
-            f"storage_path: {folder / 'storage'}\n"
-        )
+        self.folder = folder
+        self.min_hosts = 2  # on fewer hosts the bits would be others
         self.environment = {**os.environ, "SPMD_LAUNCH_HOME": str(self.home), "PYTHONPATH": str(ROOT)}
         self.calm: dict[str, str] = {}
 
@@ -59,7 +56,12 @@ class Bench:
         )  # fmt: skip
 
     def up(self) -> None:
-        self.command("up", str(self.file))
+        file = self.folder / "faults.yaml"
+        file.write_text(
+            f"name: faults\nprovider: {{type: local}}\nnum_hosts: 2\nmin_hosts: {self.min_hosts}\ndevices_per_host: 2\n"
+            f"storage_path: {self.folder / 'storage'}\n"
+        )
+        self.command("up", str(file))
 
     def down(self) -> None:
         self.command("down", "faults", "--force")

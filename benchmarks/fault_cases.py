@@ -38,6 +38,7 @@ class Case:
         event: type of the event that must be on record.
         skips: workloads that cannot show it, with the reason.
         report_s: the report must come within so many seconds of the fault; None: no bound is promised.
+        min_hosts: of the cluster. A host that comes back late is waited for, as on fewer hosts the bits may be others.
     """
 
     kind: str
@@ -48,6 +49,7 @@ class Case:
     event: str = ""
     skips: Mapping[str, str] = dataclasses.field(default_factory=dict)
     report_s: float | None = 2.0
+    min_hosts: int = 2
 
 
 NO_COLLECTIVE = {"independent-chains": "its programs never span processes"}
@@ -74,7 +76,7 @@ CASES: Sequence[Case] = (
     Case(kind="swap-programs", ends="refused", words="launch", skips=NO_COLLECTIVE, report_s=HANG_S),
     Case(kind="other-program", ends="refused", words="ProgramMismatchError", skips=NO_COLLECTIVE, report_s=HANG_S),
     Case(kind="other-env", ends="refused", words="EnvironmentMismatchError", report_s=None),
-    Case(kind="kill-raylet", where="host", words="was lost", skips=OTHER_LAYOUT, report_s=25.0),
+    Case(kind="kill-raylet", where="host", words="was lost", skips=OTHER_LAYOUT, report_s=25.0, min_hosts=1),
     Case(kind="kill-holder", where="", ends="resumed-by-hand", report_s=None),
 )
 

@@ -131,6 +131,10 @@ def work(
             bench.submit(workload, f"calm-{workload}", check=True)
             bench.calm[workload] = bench.job(f"calm-{workload}")["result"]["result_digest"]
         for number, injection in enumerate(injections):
+            if bench.min_hosts != injection.case.min_hosts:
+                bench.down()
+                bench.min_hosts = injection.case.min_hosts
+                bench.up()
             outcome = run_to_an_end(bench, injection, f"run-{number}", slack)
             outcomes.append(outcome)
             keep(outcomes)

@@ -106,7 +106,7 @@ def compare(folder: Path, python: str, faults: Iterable[str]) -> list[Outcome]:
         RuntimeError: JaxTrainer's calm run did not end well.
     """
     job = {"settings": SETTINGS, "checkpoint_every": CHECKPOINT_EVERY, "fault": None, "fault_step": FAULT_STEP}
-    bench, outcomes = Bench(folder, min_hosts=2), []
+    bench, outcomes = Bench(folder), []
     bench.up()
     try:
         ours = Ours(bench)

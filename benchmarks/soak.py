@@ -161,7 +161,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through every `finally`: nothing is left running
     soaks, problems = [], []
     with tempfile.TemporaryDirectory(prefix="sls-", ignore_cleanup_errors=True) as folder:
-        bench = Bench(Path(folder), min_hosts=2)  # on fewer hosts the bits would be others
+        bench = Bench(Path(folder))
         bench.up()
         record = bench.record()
         try:

@@ -25,7 +25,7 @@ class GangWatch:
         self._bounds = bounds or Bounds()
         self._timelines = [Timeline(rank, host, now) for rank, host in enumerate(hosts)]
         self._stand_from_s = 0.0  # what the ranks are still to be told by `Timeline.stand_from`
-        self._told: dict[tuple[str, bool, tuple[int, ...]], list[tuple[int, int]]] = {}
+        self._told: dict[tuple[str, bool, tuple[int, ...]], list[tuple[int, int, int]]] = {}
 
     def hear(self, rank: int, news: HostNews) -> None:
         """An agent has answered; after a long silence no rank is blamed for having stood meanwhile.
@@ -73,7 +73,7 @@ class GangWatch:
         new = []
         for finding in judge(ranks, self._bounds):
             key = (finding.kind, finding.fatal, finding.ranks)
-            places = [] if finding.kind == "slow" else [(ranks[r].moves, ranks[r].launches) for r in finding.ranks]
+            places = [] if finding.kind == "slow" else [ranks[r].place for r in finding.ranks]
             if self._told.get(key) != places:
                 self._told[key] = places
                 new.append(finding)

@@ -12,7 +12,7 @@ RATE_WINDOW_S = 30.0
 MIN_RATE_WINDOW_S = 10.0
 MIN_RATE_STEPS = 5
 # Of a progress message.
-SAID = ("phase", "step", "total", "moves", "launches", "program", "usual_s", "longest_s", "own_s")
+SAID = ("phase", "step", "total", "moves", "reports", "launches", "program", "usual_s", "longest_s", "own_s")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,12 +22,12 @@ class RankProgress:
     Attributes:
         rank, host: who.
         phase, step, total: what it does, and its last report.
-        moves: phases and reports so far.
+        moves, reports: phases and reports so far.
         launches: programs launched so far; 0 where nobody counts them.
         program: name of the last one, or "".
         done: it has given its result.
         ended: its process is known to have ended.
-        stood_s: since it was first seen at this place (moves, launches).
+        stood_s: since it was first seen at this place.
         silent_s: since it last said anything to its agent.
         host_silent_s: since its agent last answered.
         state: the kernel's letter for its process.
@@ -44,6 +44,7 @@ class RankProgress:
     step: int = 0
     total: int = 0
     moves: int = 0
+    reports: int = 0
     launches: int = 0
     program: str = ""
     done: bool = False
@@ -57,6 +58,11 @@ class RankProgress:
     own_step_s: float | None = None
     own_share: float = 0.0
     own_s: float = 0.0
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Orders ranks of one program; see `launcher.rank.progress.Place`."""
+        return (self.moves, self.reports, self.launches)
 
 
 class Timeline:
@@ -84,7 +90,7 @@ class Timeline:
             return
         before = self._last
         self._last = dataclasses.replace(before, **{name: said[name] for name in SAID if name in said})
-        if (self._last.moves, self._last.launches) != (before.moves, before.launches):
+        if self._last.place != before.place:
             self._moved = now_s
         if self._last.phase == "run" and self._last.step:
             self._own.append((now_s, self._last.step, said["own_s"]))

@@ -215,8 +215,8 @@ def _median_of_others(ordered: Sequence[float], value: float) -> float:
     return (low + high) / 2
 
 
-def _place(rank: RankProgress) -> tuple[bool, int, int]:
-    return (rank.done, 0, 0) if rank.done else (False, rank.moves, rank.launches)
+def _place(rank: RankProgress) -> tuple[bool, tuple[int, ...]]:
+    return (True, ()) if rank.done else (False, rank.place)
 
 
 def _no_progress(rank: RankProgress, stood_s: float) -> str:

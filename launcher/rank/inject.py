@@ -22,6 +22,7 @@ from workloads.storage.manifest import MANIFEST
 PyTree = Any
 
 DAMAGED_BYTES = 16
+SAVE_PATIENCE_S = 5.0  # less than what makes this rank one that stands still
 OOM_SPARE_BYTES = 256 * 2**20
 AGENT, RAYLET, HOLDER = 1, 2, 3  # generations above the template, which is this process's parent
 
@@ -137,7 +138,7 @@ class Injector:
         """
         steps = sorted(Path(self._storage).glob("step_*"))
         if not self._own_disk:  # where a step has its manifest only after a restore
-            steps = [step for step in steps if (step / MANIFEST).exists()]
+            steps = self._committed_steps()
         if steps:
             files = [path for path in steps[-1].rglob("*") if path.is_file()]
             largest = max(files, key=lambda path: path.stat().st_size)
@@ -146,6 +147,16 @@ class Injector:
                 data[place] ^= 1 << random.randrange(8)
             largest.write_bytes(data)
         os.kill(os.getpid(), signal.SIGKILL)
+
+    def _committed_steps(self) -> list[Path]:
+        """Those that count, once a save that is under way has come to its end: it would be the newest one."""
+        deadline = time.monotonic() + SAVE_PATIENCE_S
+        while True:
+            steps = sorted(Path(self._storage).glob("step_*"))
+            committed = [step for step in steps if (step / MANIFEST).exists()]
+            if steps[-1:] == committed[-1:] or time.monotonic() > deadline:
+                return committed
+            time.sleep(0.05)
 
 
 def _raise(message: str) -> None:

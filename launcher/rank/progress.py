@@ -28,12 +28,14 @@ class Place:
     """Where a rank is.
 
     Attributes:
-        moves: phases and reports so far: ranks of one program make the same ones, so this orders them.
+        moves: phases so far: ranks of one program enter the same ones, so this orders them.
+        reports: reports so far: this orders ranks in the same phase. A rank that has nothing to compute may make fewer.
         phase: what it does, as `run` or `compile train`.
         step, total: as it last reported.
     """
 
     moves: int = 0
+    reports: int = 0
     phase: str = "start"
     step: int = 0
     total: int = 0
@@ -79,7 +81,7 @@ class Progress:
             elif event["type"] == "report":
                 self._intervals.append(now - self._came)
                 step, total = event["step"], event["total"]
-                self._place = dataclasses.replace(place, moves=place.moves + 1, step=step, total=total)
+                self._place = dataclasses.replace(place, reports=place.reports + 1, step=step, total=total)
                 self._moved = self._came = now
         self._send(event)
 

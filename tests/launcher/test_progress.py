@@ -31,7 +31,7 @@ def test_every_event_is_passed_on_and_moves_the_rank() -> None:
         progress.emit(event)
     assert messages == events
     said = progress.message()
-    assert (said["moves"], said["phase"], said["step"], said["total"]) == (2, "run", 3, 9)
+    assert (said["moves"], said["reports"], said["phase"], said["step"], said["total"]) == (1, 1, "run", 3, 9)
 
 
 def test_a_phase_aside_is_told_and_moves_nobody_past_the_others() -> None:

@@ -9,7 +9,8 @@ import pytest
 from launcher.timeline import RankProgress
 from launcher.watchdog import Bounds, Finding, bound_s, judge
 
-RUN = {"phase": "run", "step": 20, "total": 100, "moves": 30, "launches": 21, "usual_s": 0.4, "longest_s": 0.5}
+RUN = {"phase": "run", "step": 20, "total": 100, "moves": 20, "reports": 10, "launches": 21, "usual_s": 0.4,
+       "longest_s": 0.5}  # fmt: skip
 
 
 def ranks(*changes: dict[str, Any]) -> list[RankProgress]:
@@ -32,7 +33,10 @@ SCRIPT = {"phase": "script", "step": 0, "total": 0, "usual_s": None, "longest_s"
         ("all move", ([{}, {}], [])),
         ("behind, not yet for long", ([WAITS, BEHIND | {"stood_s": 9.9}], [])),
         ("behind by a launch", ([WAITS, BEHIND], [("stuck", (1,), True)])),
-        ("behind by a report", ([WAITS, {"moves": 29, "stood_s": 12.0}], [("stuck", (1,), True)])),
+        ("behind by a report", ([WAITS, {"reports": 9, "launches": 30, "stood_s": 12.0}], [("stuck", (1,), True)])),
+        ("behind by a phase, of a rank that reports less often: it has nothing to compute",
+         ([{"moves": 21, "reports": 6, "phase": "gather", "stood_s": 61.0}, {"stood_s": 61.0}],
+          [("stuck", (1,), True)])),
         ("the one that waits is not blamed", ([BEHIND, WAITS, WAITS], [("stuck", (0,), True)])),
         ("two are behind", ([WAITS, BEHIND, BEHIND], [("stuck", (1, 2), True)])),
         ("two are behind, and one of them moves", ([WAITS, BEHIND, BEHIND | {"stood_s": 1.0}], [])),

@@ -1,5 +1,6 @@
 """What the training leaves behind: curves as CSV and PNG, the sample, and the memory table."""
 
+import contextlib
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -82,8 +83,8 @@ def memory_table(context: Context, state: Mapping[str, Any], program: Program) -
         arrays), `temporary` (the training program's scratch space, from the compiler) and `peak` (None on CPU).
     """
     temporary = program.compiled.memory_analysis().temp_size_in_bytes
-    shares = {name: _bytes_by_device(jax.tree.leaves(state[name])) for name in ("params", "opt")}
-    live = _bytes_by_device(jax.live_arrays())
+    shares = {name: bytes_by_device(jax.tree.leaves(state[name])) for name in ("params", "opt")}
+    live = bytes_by_device(jax.live_arrays())
     rows = [
         {
             "host": context.host,
@@ -98,14 +99,18 @@ def memory_table(context: Context, state: Mapping[str, Any], program: Program) -
     return [row for rows in context.exchange.all_gather("memory", rows) for row in rows]
 
 
-def _bytes_by_device(arrays: Sequence[jax.Array]) -> dict[jax.Device, int]:
-    """Each buffer once: looking at an array's shards makes further arrays of the same buffers."""
+def bytes_by_device(arrays: Sequence[jax.Array]) -> dict[jax.Device, int]:
+    """Each buffer once: looking at an array's shards makes further arrays of the same buffers.
+
+    What was deleted since it was listed is not counted: a checkpoint that has failed leaves copies to its own thread.
+    """
     seen: set[tuple[jax.Device, int]] = set()
     total: dict[jax.Device, int] = {}
     for array in arrays:
-        for shard in array.addressable_shards:
-            buffer = (shard.device, shard.data.unsafe_buffer_pointer())
-            if buffer not in seen:
-                seen.add(buffer)
-                total[shard.device] = total.get(shard.device, 0) + shard.data.nbytes
+        with contextlib.suppress(RuntimeError):
+            for shard in array.addressable_shards:
+                buffer = (shard.device, shard.data.unsafe_buffer_pointer())
+                if buffer not in seen:
+                    seen.add(buffer)
+                    total[shard.device] = total.get(shard.device, 0) + shard.data.nbytes
     return total
