@@ -82,12 +82,18 @@ class Cli:
         return [event for event in folder.lines("events.jsonl") if kind in ("", event["type"])]
 
     def wait_for(self, what: Callable[[], Any], timeout_s: float = 60.0) -> Any:
-        """Waits until `what()` is true, and returns it."""
+        """Waits until `what()` is true, and returns it.
+
+        To look may be a command, which is a process that starts: what is waited for gets the core for as long.
+        """
         deadline = time.monotonic() + timeout_s
-        while not (value := what()):
-            assert time.monotonic() < deadline, f"still not after {timeout_s} s: {what}"
-            time.sleep(0.1)
-        return value
+        while True:
+            began = time.monotonic()
+            if value := what():
+                return value
+            now = time.monotonic()
+            assert now < deadline, f"still not after {timeout_s} s: {what}"
+            time.sleep(max(0.1, now - began))
 
 
 def processes_of(record: dict[str, Any]) -> list[psutil.Process]:

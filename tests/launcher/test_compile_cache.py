@@ -13,6 +13,7 @@ def _run(cache: Path | None) -> list[dict[str, Any]]:
         "tests.launcher.compile_cache_programs:steps",
         num_hosts=2,
         devices_per_host=2,
+        keep_programs=False,  # it has a cache of its own
         cache=None if cache is None else str(cache),
     )
 

@@ -10,6 +10,8 @@ from tests.workloads.resume_programs import run
 from workloads.cadence import Budget, Cadence
 from workloads.context import Context
 
+HALF = 12  # of the steps of `resume_programs`' workloads
+
 
 def due(context: Context, share: float) -> dict[str, Any]:
     """Steps at which something was due by cost, one rank being slower than the other, its costs too."""
@@ -34,11 +36,20 @@ def saved_at_every_chance(context: Context, workload: str, settings: dict[str, s
         context, checkpoint_every=0, storage=f"{context.storage}-calm", exchange=context.exchange.apart("calm")
     )
 
+    committed = threading.Event()
+
+    def tell(event: dict[str, Any]) -> None:
+        if event["type"] == "checkpoint":
+            committed.set()
+        context.emit(event)
+
     def drag(step: int, state: Any) -> Any:
         time.sleep(0.05 * (1 + context.rank))
+        if step >= HALF and context.rank == 0:
+            assert committed.wait(60.0), "the first one"  # or a slow disk would leave no step for a second one
         return state
 
-    slow = dataclasses.replace(context, on_step=drag)
+    slow = dataclasses.replace(context, on_step=drag, emit=tell)
     vars(slow)["save_cadence"] = Cadence(context.exchange.apart("often"), None, Budget(share=1000.0, first_s=0.0))
     return [run(calm, workload, settings), run(slow, workload, settings)]
 

@@ -3,7 +3,6 @@
 import json
 import random
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +32,6 @@ SHORT: dict[str, tuple[int, dict[str, str]]] = {
     ),
 }  # fmt: skip
 CONTEXT = {"checkpoint_every": 4, "keep": 9}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def programs_are_kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Every run here compiles the same few programs: kept on disk, they cost a tenth."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("programs")))
-        patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-        yield
 
 
 def _run(target: str, workload: str, folder: Path, num_hosts: int = 1, **arguments: Any) -> list[Any]:
