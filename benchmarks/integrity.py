@@ -104,6 +104,7 @@ def row(name: str, num_hosts: int, rounds: int) -> str:
         "benchmarks.integrity:measure",
         num_hosts=num_hosts,
         devices_per_host=NUM_DEVICES // num_hosts,
+        keep_programs=False,
         timeout_s=900.0,
         name=name,
         rounds=rounds,

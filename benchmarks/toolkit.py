@@ -151,7 +151,7 @@ def slowest(ranks: list[dict[str, Any]], what: str) -> dict[str, list[float]]:
 def gather_report(megabytes: int, rounds: int, devices_per_host: int, chunk_mib: int) -> list[Target]:
     ranks = run_ranks(
         "benchmarks.toolkit:measure_gather", num_hosts=2, devices_per_host=devices_per_host, timeout_s=TIMEOUT_S,
-        megabytes=megabytes, rounds=rounds, chunk_mib=chunk_mib,
+        keep_programs=False, megabytes=megabytes, rounds=rounds, chunk_mib=chunk_mib,
     )  # fmt: skip
     seconds = slowest(ranks, "seconds")
     together, extra = {}, {}
@@ -182,7 +182,7 @@ def replicas_report(megabytes: int, rounds: int, num_hosts: int) -> list[Target]
     devices = NUM_DEVICES // num_hosts
     ranks = run_ranks(
         "benchmarks.toolkit:measure_replicas", num_hosts=num_hosts, devices_per_host=devices, timeout_s=TIMEOUT_S,
-        megabytes=megabytes, rounds=rounds,
+        keep_programs=False, megabytes=megabytes, rounds=rounds,
     )  # fmt: skip
     seconds = slowest(ranks, "seconds")
     layout = f"{num_hosts} x {devices}"
