@@ -79,21 +79,16 @@ class RayLauncherProvider:
         node_type = request.config["available_node_types"][self.machines.node_type]
         if self.machines.cloud == "aws" and "IamInstanceProfile" not in node_type["node_config"]:
             say(f"! {self.file.name} names no IamInstanceProfile, so the head cannot end these machines, only `down`")
-        try:
-            answer = self._make(request, say)
-            request = dataclasses.replace(request, identity_file=answer["identity_file"])
-            request.save()
-            hosts = self._connect(answer["machines"], request.identity_file)
-            if answer["made"]:  # other machines had these names before
-                hosts.machines[0].ssh.known_hosts.unlink(missing_ok=True)
-            say(f"waiting for sshd on {len(self.names)} host(s)")
-            hosts.wait_for_sshd(hosts.machines, SSHD_TIMEOUT_S)
-            self._set_up(hosts, request, say)
-            return hosts.create(code, say, head_has_code)
-        except BaseException as error:  # an interrupt too must not leave machines that cost
-            if left := self.delete(code):
-                raise ClusterError(f"{error}\nnot all that was begun could be undone:\n" + "\n".join(left)) from error
-            raise
+        answer = self._make(request, say)
+        request = dataclasses.replace(request, identity_file=answer["identity_file"])
+        request.save()
+        hosts = self._connect(answer["machines"], request.identity_file)
+        if answer["made"]:  # other machines had these names before
+            hosts.machines[0].ssh.known_hosts.unlink(missing_ok=True)
+        say(f"waiting for sshd on {len(self.names)} host(s)")
+        hosts.wait_for_sshd(hosts.machines, SSHD_TIMEOUT_S)
+        self._set_up(hosts, request, say)
+        return hosts.create(code, say, head_has_code)
 
     def _make(self, request: LauncherRequest, say: Say) -> dict[str, Any]:
         dataclasses.replace(request, asked=time.time()).save()
