@@ -4,6 +4,7 @@ import psutil
 import pytest
 
 from tests.provision.conftest import Cloud
+from tests.provision.link_local import GOOGLE_TOKEN
 
 pytestmark = [pytest.mark.provision, pytest.mark.timeout(900)]
 
@@ -59,6 +60,28 @@ def test_an_adopted_machine_is_used_and_left_as_it_was(cloud: Cloud) -> None:
     [machine] = cloud.machines.given["mine"]
     assert not cloud.hosts[machine].processes()
     assert not any("delete" in method.lower() and "mine" in name for method, name in cloud.fake.calls)
+
+
+def test_slices_that_nobody_uses_are_deleted_by_their_own_head(cloud: Cloud) -> None:
+    file = cloud.write("idle", "idle_down_after: 20s", "num_slices: 2")
+    path = cloud.cli_path(file)
+    path.write_text(path.read_text().replace("tpu-v4-16", "tpu-v4-8"))
+    cloud.cli("up", file, "--yes")
+    machines = [cloud.hosts[name] for names in cloud.machines.given.values() for name in names]
+    cloud.cli("submit", "psum-check", "--name", "unseen", "--detach")  # and the laptop is closed
+    cloud.fake.calls.clear()
+    cloud.cli.wait_for(lambda: not cloud.fake.there(), 180)
+    deleted = [name.rpartition("/")[2] for method, name in cloud.fake.calls if method == "DeleteQueuedResource"]
+    assert deleted == ["idle-1", "idle-0"], "the head goes last"
+    assert GOOGLE_TOKEN in cloud.fake.secrets
+    assert not any(machine.is_on() for machine in machines) and len(machines) == 2
+
+    assert cloud.cli.json("status", "idle")["state"] == "WENT DOWN"
+    assert "after 20s without a job" in cloud.cli("status", "idle")
+    assert "after 20s without a job" in cloud.cli("down", "idle", "--dry-run")
+    assert "SUCCEEDED" in cloud.cli("status", "unseen")
+    assert "took itself down at" in cloud.cli("down", "idle")
+    assert not (cloud.cli.home / "clusters/idle").exists()
 
 
 def assert_no_secret(cloud: Cloud) -> None:
