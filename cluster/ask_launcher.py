@@ -24,8 +24,14 @@ def tags(request: LauncherRequest) -> dict[str, str]:
     return {CLUSTER: request.name, ID: request.request_id, USER: own_user()}
 
 
-def ask(what: str, request: LauncherRequest, say: Say) -> dict[str, Any]:
+def ask(what: str, request: LauncherRequest, say: Say, *, gpus: bool = False) -> dict[str, Any]:
     """Has `cluster.on_launcher` do it: Ray's launcher prints, ends processes and keeps state, so it has its own.
+
+    Args:
+        what: `create`, `list` or `delete`.
+        request: of which cluster.
+        say: receives what a waiting person wants to know.
+        gpus: a list tells also which GPUs machines of this type have; on AWS alone.
 
     Raises:
         CloudRefusedError: what the cloud has refused, and what to do.
@@ -38,6 +44,7 @@ def ask(what: str, request: LauncherRequest, say: Say) -> dict[str, Any]:
         "names": request.names,
         "tags": tags(request),
         "settle_s": request.settle_s,
+        "gpus": gpus,
     }
     folder = cluster_folder(request.name)
     log = folder / "launcher.log" if folder.exists() else Path(os.devnull)

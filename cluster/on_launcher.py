@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from cluster.instance_gpus import told_by_aws
 from cluster.labels import CLUSTER, HOST, ID, USER
 from cluster.launcher_config import bootstrapped, ready_to_ask
 from cluster.launcher_errors import Copy, RefusedError, refusal
@@ -157,8 +158,12 @@ def _wait_until_running(launcher: Launcher, order: Order) -> list[dict[str, Any]
 
 
 def list_machines(order: Order) -> Order:
-    """`machines`, as they are now."""
-    return {"machines": Launcher(order, ready_to_ask(order)).listed()}
+    """`machines`, as they are now; with `gpus` in the order also that of their type, see `cluster.instance_gpus`."""
+    launcher = Launcher(order, ready_to_ask(order))
+    answer: Order = {"machines": launcher.listed()}
+    if order["gpus"]:
+        answer["gpus"] = told_by_aws(launcher.provider.ec2.meta.client, order["machines"]["machine_type"])
+    return answer
 
 
 def delete(order: Order) -> Order:

@@ -77,7 +77,7 @@ class Provider(Protocol):
             The cluster as its head is to record it.
 
         Raises:
-            ClusterError: what failed and on which host; whatever was half made is gone again, or named.
+            ClusterError: what failed and on which host; `delete` then undoes whatever was half made.
         """
         ...
 

@@ -18,6 +18,7 @@ import psutil
 from cluster.access import Access, Target
 from cluster.ask_launcher import CloudRefusedError, ask
 from cluster.errors import ClusterError
+from cluster.instance_gpus import unsure_of
 from cluster.launcher_file import digest, read, setup_commands
 from cluster.launcher_request import LauncherRequest
 from cluster.launcher_spec import LauncherProviderSpec
@@ -48,11 +49,12 @@ class RayLauncherProvider:
         self.names = tuple(f"{spec.name}-{index}" for index in range(spec.num_hosts + spec.spares))
         self._hosts: SshProvider | None = None
         self._found: LauncherRequest | None = None  # another client's, maybe
+        self._unsure = ""  # why it is not known beforehand whether the machines have the right GPUs
 
     def find(self) -> Cluster | None:
         request = LauncherRequest.load(self.name)
         asked = request or self._new_request()
-        found = [each for each in self._list(asked) if request is None or each["id"] == request.request_id]
+        found = [each for each in self._look(asked) if request is None or each["id"] == request.request_id]
         running = {each["name"]: each for each in found if each["state"] == RUNNING}
         if asked.names[0] not in running:  # the head, which knows whether the cluster is up
             return None
@@ -73,27 +75,24 @@ class RayLauncherProvider:
         close_tunnel(self.name)
         what = self.machines.machine_type or self._kind()
         say(f"{self.machines.cloud}, {self.machines.region}: {len(self.names)} x {what}, {self._market()}")
+        if self._unsure:
+            say(f"! {self._not_known()}: it is compared when they are up, and paid for")
         if not self.spec.storage_outlives_hosts:
             say("! checkpoints lie on the machines' own disks, and go with them; storage_path: s3://BUCKET/... keeps "
                 "them")  # fmt: skip
         node_type = request.config["available_node_types"][self.machines.node_type]
         if self.machines.cloud == "aws" and "IamInstanceProfile" not in node_type["node_config"]:
             say(f"! {self.file.name} names no IamInstanceProfile, so the head cannot end these machines, only `down`")
-        try:
-            answer = self._make(request, say)
-            request = dataclasses.replace(request, identity_file=answer["identity_file"])
-            request.save()
-            hosts = self._connect(answer["machines"], request.identity_file)
-            if answer["made"]:  # other machines had these names before
-                hosts.machines[0].ssh.known_hosts.unlink(missing_ok=True)
-            say(f"waiting for sshd on {len(self.names)} host(s)")
-            hosts.wait_for_sshd(hosts.machines, SSHD_TIMEOUT_S)
-            self._set_up(hosts, request, say)
-            return hosts.create(code, say, head_has_code)
-        except BaseException as error:  # an interrupt too must not leave machines that cost
-            if left := self.delete(code):
-                raise ClusterError(f"{error}\nnot all that was begun could be undone:\n" + "\n".join(left)) from error
-            raise
+        answer = self._make(request, say)
+        request = dataclasses.replace(request, identity_file=answer["identity_file"])
+        request.save()
+        hosts = self._connect(answer["machines"], request.identity_file)
+        if answer["made"]:  # other machines had these names before
+            hosts.machines[0].ssh.known_hosts.unlink(missing_ok=True)
+        say(f"waiting for sshd on {len(self.names)} host(s)")
+        hosts.wait_for_sshd(hosts.machines, SSHD_TIMEOUT_S)
+        self._set_up(hosts, request, say)
+        return hosts.create(code, say, head_has_code)
 
     def _make(self, request: LauncherRequest, say: Say) -> dict[str, Any]:
         dataclasses.replace(request, asked=time.time()).save()
@@ -112,7 +111,8 @@ class RayLauncherProvider:
         return self._plan(set())
 
     def _plan(self, there: set[str]) -> list[Action]:
-        detail = ", ".join(filter(None, [self.machines.machine_type, self.machines.region, self._market()]))
+        words = [self.machines.machine_type, self.machines.region, self._market()]
+        detail = ", ".join(filter(None, [*words, self._not_known() if self._unsure else ""]))
         machines = [
             Action(verb="keep" if name in there else "create", kind=self._kind(), name=name, detail=detail)
             for name in self.names
@@ -194,6 +194,9 @@ class RayLauncherProvider:
     def _kind(self) -> str:
         return {"aws": "EC2 instance", "gcp": "Compute Engine VM", "azure": "Azure VM"}[self.machines.cloud]
 
+    def _not_known(self) -> str:
+        return f"whether it has {self.spec.accelerator} is not known ({self._unsure})"
+
     def _market(self) -> str:
         return "spot" if self.machines.spot else "on demand"
 
@@ -214,6 +217,23 @@ class RayLauncherProvider:
         key = request.config["auth"].get("ssh_private_key")
         if key is not None and not Path(key).expanduser().exists():
             raise ClusterError(f"{self.file}: auth.ssh_private_key: {key} is not there, so nobody could log in")
+
+    def _look(self, request: LauncherRequest) -> list[Machine]:
+        """As `_list`; and sees whether the cluster file names the GPUs that these machines have.
+
+        Raises:
+            ClusterConfigError: it names others.
+        """
+        assert isinstance(self.spec.provider, LauncherProviderSpec)
+        if self.spec.emulate or self.spec.hardware.kind != "gpu":
+            return self._list(request)
+        if self.machines.cloud != "aws":
+            self._unsure = f"{self.machines.cloud} is not asked"
+            return self._list(request)
+        answer = ask("list", request, lambda _: None, gpus=True)
+        self._unsure = unsure_of(answer["gpus"], self.spec.hardware, self.spec.provider)
+        found: list[Machine] = answer["machines"]
+        return found
 
     def _list(self, request: LauncherRequest) -> list[Machine]:
         machines: list[Machine] = ask("list", request, lambda _: None)["machines"]

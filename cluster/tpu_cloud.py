@@ -13,11 +13,13 @@ from google.api_core.retry import Retry
 from google.auth.exceptions import GoogleAuthError
 from google.cloud import tpu_v2
 
+from cluster.accelerators import Accelerator
 from cluster.errors import ClusterError
 from cluster.gcp_spec import GcpTpuProviderSpec, runtime_version
 from cluster.spec import ClusterSpec
-from cluster.tpu_errors import advice_of_status, explain, may_pass
+from cluster.tpu_errors import explain, is_of_zone, may_pass, of_status
 from cluster.tpu_slice import Slice
+from cluster.tpu_zones import ask_zones, in_words
 
 T = TypeVar("T")
 
@@ -61,8 +63,8 @@ class TpuCloud:
             slice_ = _of_node(node)
             asked = found.get((slice_.zone, slice_.name))
             found[slice_.zone, slice_.name] = slice_ if asked is None else dataclasses.replace(
-                slice_, request=asked.request, problem=asked.problem, spot=asked.spot, created=asked.created,
-                labels={**asked.labels, **slice_.labels},
+                slice_, request=asked.request, problem=asked.problem, is_short=asked.is_short, spot=asked.spot,
+                created=asked.created, labels={**asked.labels, **slice_.labels},
             )  # fmt: skip
         return list(found.values())
 
@@ -127,18 +129,31 @@ class TpuCloud:
         """Why what was asked for will not be; '' as long as it may."""
         done = self._explained(lambda: operation.done(retry=self._retry()))
         error = operation.exception(timeout=0) if done else None
-        return explain(error, self.provider, self.accelerator) if error is not None else ""
+        return self._explain(error, zones=True) if error is not None else ""
+
+    @functools.cached_property
+    def elsewhere(self) -> str:
+        """Which other zones have this type of slice, in a line to follow a refusal; '' where that is not known."""
+        accelerator = Accelerator.parse(self.accelerator or "cpu")
+        if not accelerator.tpu_type:  # nothing was asked for
+            return ""
+        told = in_words(
+            ask_zones(self._client, self.provider.project, accelerator.tpu_type), self.provider, accelerator
+        )
+        return f"\n  {told}" if told else ""
 
     def _of_request(self, request: Any, spec: Any) -> Slice:
-        problem = ""
+        problem, is_short = "", False
         if request.state.state.name == "FAILED":
-            error = request.state.failed_data.error
-            problem = advice_of_status(error.code, error.message, self.provider, self.accelerator)
+            status = request.state.failed_data.error
+            error = of_status(status.code, status.message)
+            problem, is_short = self._explain(error, zones=False), is_of_zone(error)
         return Slice(
             name=spec.node_id or request.name.rpartition("/")[2],
             zone=_zone(request.name),
             request=request.state.state.name,
             problem=problem,
+            is_short=is_short,
             labels=dict(spec.node.labels),
             tpu_type=spec.node.accelerator_type,
             spot="spot" in request,
@@ -177,7 +192,13 @@ class TpuCloud:
     def _words(self, error: BaseException, request: Any) -> str:
         call = type(request).__name__.removesuffix("Request") if request is not None else "Cloud TPU"
         where = f"{self.provider.project}, {self.provider.zone}"
-        return f"{call} ({where}): {explain(error, self.provider, self.accelerator)}"
+        zones = isinstance(request, tpu_v2.CreateQueuedResourceRequest | tpu_v2.ListQueuedResourcesRequest)
+        return f"{call} ({where}): {self._explain(error, zones=zones)}"
+
+    def _explain(self, error: BaseException, *, zones: bool) -> str:
+        """In words; with what other zones have, where that is asked for and may help."""
+        words = explain(error, self.provider, self.accelerator)
+        return words + self.elsewhere if zones and is_of_zone(error) else words
 
 
 class NotThereError(CloudError):

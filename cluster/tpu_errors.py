@@ -37,15 +37,19 @@ def explain(error: BaseException, provider: GcpTpuProviderSpec, accelerator: str
     return f"{said[0] if said else type(error).__name__}\n  {_advice(error, provider, accelerator)}"
 
 
-def advice_of_status(code: int, message: str, provider: GcpTpuProviderSpec, accelerator: str) -> str:
-    """As `explain`, of the reason that a request gives for having failed.
+def is_of_zone(error: BaseException) -> bool:
+    """Whether another zone may have what this one refuses."""
+    return _adviser(error) in (_no_stock, _invalid)
+
+
+def of_status(code: int, message: str) -> BaseException:
+    """The reason that a request gives for having failed, as an exception of google's client.
 
     Args:
         code: of gRPC.
         message: of the API.
-        provider, accelerator: as there.
     """
-    return explain(exceptions.from_grpc_status(_grpc_code(code), message), provider, accelerator)
+    return exceptions.from_grpc_status(_grpc_code(code), message)
 
 
 def _grpc_code(code: int) -> grpc.StatusCode:
@@ -53,8 +57,11 @@ def _grpc_code(code: int) -> grpc.StatusCode:
 
 
 def _advice(error: BaseException, provider: GcpTpuProviderSpec, accelerator: str) -> str:
-    advise = next(advise for is_it, advise in _ADVICE if is_it(error))
-    return advise(provider, accelerator or "this type")
+    return _adviser(error)(provider, accelerator or "this type")
+
+
+def _adviser(error: BaseException) -> Callable[[GcpTpuProviderSpec, str], str]:
+    return next(advise for is_it, advise in _ADVICE if is_it(error))
 
 
 def _says(*words: str) -> Callable[[BaseException], bool]:

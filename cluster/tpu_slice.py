@@ -23,6 +23,7 @@ class Slice:
         node: the TPU VM's state (`READY`); '' where there is none.
         health: the TPU VM's, where it is not well (`UNHEALTHY_MAINTENANCE`); else ''.
         problem: why the request failed; '' if it did not.
+        is_short: that may be otherwise in another zone.
         labels: that it has.
         tpu_type: as Google names it (`v5litepod-16`).
         spot: whether it may be taken away.
@@ -36,6 +37,7 @@ class Slice:
     node: str = ""
     health: str = ""
     problem: str = ""
+    is_short: bool = False
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     tpu_type: str = ""
     spot: bool = False

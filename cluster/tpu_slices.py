@@ -170,7 +170,8 @@ class TpuSlices:
     def _require_hope(self, slice_: Slice, incomplete_since: dict[str, float]) -> None:
         """Raises ClusterError for a slice that is dead, refused, or stays in parts."""
         if slice_.is_dead:
-            raise ClusterError(f"slice {slice_.name} is {slice_.state}{_because(slice_)}")
+            elsewhere = self.cloud.elsewhere if slice_.is_short else ""
+            raise ClusterError(f"slice {slice_.name} is {slice_.state}{_because(slice_)}{elsewhere}")
         operation = self._operations.get(slice_.name)
         if slice_.state == ABSENT and operation is not None and (problem := self.cloud.failure(operation)):
             raise ClusterError(f"slice {slice_.name} was refused: {problem}")

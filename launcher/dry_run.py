@@ -5,7 +5,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from cluster.errors import ClusterConfigError, ClusterError
+from cluster.errors import ClusterError
+from cluster.farewell import kept_farewell
 from cluster.plan import Action
 from cluster.prices import Quote, quotes_of, total
 from cluster.provider import provider_for
@@ -13,10 +14,11 @@ from cluster.record import Cluster, cluster_names, load_spec
 from cluster.spec import ClusterSpec
 from launcher.bringup import find_existing, require_free_name, require_known, require_same_request
 from launcher.code_copy import read_code, source_root
-from launcher.errors import FailureError, UserError
+from launcher.errors import FailureError
 from launcher.job_folder import unfinished_jobs
 from launcher.record_copy import refresh
 from launcher.version_skew import require_same_launcher
+from launcher.went_down import went_down
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,7 +63,8 @@ def plan_up(spec: ClusterSpec) -> Plan:
     """What `launcher.bringup.up` would do.
 
     Raises:
-        UserError: what `up` would refuse before it begins anything, and a mistake in the user's price table.
+        UserError: what `up` would refuse before it begins anything.
+        ClusterConfigError: what the cloud says that the file has wrong, or a mistake in the user's price table.
         FailureError: what is there cannot be asked.
     """
     notes = []
@@ -93,10 +96,13 @@ def plan_down(name: str) -> Plan:
     """What `launcher.bringup.down` would do.
 
     Raises:
-        UserError: no such cluster, or a mistake in the user's price table.
+        UserError: no such cluster.
+        ClusterConfigError: a mistake in the user's price table.
         FailureError: what is there cannot be asked.
         ClusterError: another version of this code has written its record.
     """
+    if name not in cluster_names() and (farewell := kept_farewell(name)):
+        return Plan(command="down", cluster=name, actions=(), is_paid=False, quotes=(), notes=[str(farewell)])
     require_known(name)
     spec = load_spec(name)
     with contextlib.closing(provider_for(spec)) as provider:
@@ -111,7 +117,10 @@ def _jobs_in_the_way(name: str) -> list[str]:
     cluster = Cluster.load(name)
     if cluster is None:
         return ["it did not come up completely, or is partly down"]
-    if problem := cluster.problem():
+    problem = cluster.problem()
+    if (problem or not cluster.alive()) and (farewell := went_down(cluster)):
+        return [str(farewell)]
+    if problem:
         return [f"{problem}; whether jobs run is not known, so `down` needs --force"]
     if not cluster.alive():
         return ["its processes have ended; what they left is removed"]
@@ -124,10 +133,11 @@ def _jobs_in_the_way(name: str) -> list[str]:
 
 
 def _plan(command: str, spec: ClusterSpec, actions: Sequence[Action], notes: Sequence[str]) -> Plan:
-    try:
-        quotes = quotes_of(spec)
-    except ClusterConfigError as error:
-        raise UserError(str(error)) from error
     return Plan(
-        command=command, cluster=spec.name, actions=actions, is_paid=spec.provider.is_paid, quotes=quotes, notes=notes
+        command=command,
+        cluster=spec.name,
+        actions=actions,
+        is_paid=spec.provider.is_paid,
+        quotes=quotes_of(spec),
+        notes=notes,
     )

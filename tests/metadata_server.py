@@ -1,4 +1,4 @@
-"""A metadata server of a cloud, on this machine: speaks the protocol of Google's and of Amazon's, host by host."""
+"""A metadata server of a cloud: speaks the protocol of Google's and of Amazon's, host by host."""
 
 import json
 import threading
@@ -13,13 +13,19 @@ from urllib.parse import parse_qs, urlsplit
 class Cloud:
     """What it says; `set` wakes those who wait for a change.
 
+    Args:
+        is_google: it answers Google's questions, too.
+
     Attributes:
         values: `{(host, key): value}`; of a host that has none, `defaults`.
+        documents: `{path: text}` of what is the same for all hosts, and never changes.
         asked: paths that were asked for, with the status of the answer.
         tokens: of Amazon, that are valid.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_google: bool = True) -> None:
+        self.is_google = is_google
+        self.documents: dict[str, str] = {}
         self.defaults = {"preempted": "FALSE", "maintenance-event": "NONE"}
         self.values: dict[tuple[str, str], str] = {}
         self.asked: list[tuple[str, int]] = []
@@ -52,9 +58,14 @@ class Cloud:
 
 
 @contextmanager
-def metadata_server() -> Iterator[Cloud]:
-    """A server that runs in this process until the end of the block."""
-    cloud = Cloud()
+def metadata_server(address: str = "127.0.0.1", port: int = 0, *, is_google: bool = True) -> Iterator[Cloud]:
+    """A server that runs in this process until the end of the block.
+
+    Args:
+        address, port: where it listens; 0: any port.
+        is_google: see `Cloud`.
+    """
+    cloud = Cloud(is_google=is_google)
 
     class Handler(BaseHTTPRequestHandler):
         def answer(self, status: int, text: str = "", headers: dict[str, str] | None = None) -> None:
@@ -62,20 +73,21 @@ def metadata_server() -> Iterator[Cloud]:
             self.send_response(status)
             for name, value in {**(headers or {}), "Content-Length": str(len(text))}.items():
                 self.send_header(name, value)
-            with suppress(BrokenPipeError):  # who waited for a change is gone
+            with suppress(ConnectionError):  # who waited for a change is gone
                 self.end_headers()
                 self.wfile.write(text.encode())
 
         def do_GET(self) -> None:
             parts, host = urlsplit(self.path), self.headers["User-Agent"].rpartition("host=")[2]
-            if parts.path == "/latest/meta-data/spot/instance-action":
-                if self.headers["X-aws-ec2-metadata-token"] not in cloud.tokens:
-                    return self.answer(401)
-                action = cloud.values.get((host, "instance-action"))
-                return self.answer(404) if action is None else self.answer(200, action)
-            if self.headers["Metadata-Flavor"] != "Google":
-                return self.answer(403)
+            if parts.path.startswith("/latest/"):
+                return self.answer_as_amazon(parts.path, host)
+            if not cloud.is_google or self.headers["Metadata-Flavor"] != "Google":
+                return self.answer(403 if cloud.is_google else 404)
             flavor = {"Metadata-Flavor": "Google"}
+            if parts.path in cloud.documents:
+                text = cloud.documents[parts.path]
+                kind = "application/json" if text.startswith("{") else "text/plain"
+                return self.answer(200, text, {**flavor, "Content-Type": kind})
             key = parts.path.removeprefix("/computeMetadata/v1/instance/")
             if key not in cloud.defaults:
                 return self.answer(200 if parts.path == "/" else 404, headers=flavor)
@@ -83,6 +95,13 @@ def metadata_server() -> Iterator[Cloud]:
             assert query["wait_for_change"] == "true"
             value, etag = cloud.google(host, key, query["last_etag"], float(query["timeout_sec"]))
             return self.answer(200, value, {**flavor, "ETag": etag})
+
+        def answer_as_amazon(self, path: str, host: str) -> None:
+            if self.headers["X-aws-ec2-metadata-token"] not in cloud.tokens:
+                return self.answer(401)
+            is_action = path == "/latest/meta-data/spot/instance-action"
+            found = cloud.values.get((host, "instance-action")) if is_action else cloud.documents.get(path)
+            return self.answer(404) if found is None else self.answer(200, found)
 
         def do_PUT(self) -> None:
             if self.path != "/latest/api/token" or not self.headers["X-aws-ec2-metadata-token-ttl-seconds"]:
@@ -94,7 +113,7 @@ def metadata_server() -> Iterator[Cloud]:
         def log_message(self, *words: Any) -> None:
             """Nothing: a test's output is its own."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer((address, port), Handler)
     server.daemon_threads = True
     cloud.port = server.server_port
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)

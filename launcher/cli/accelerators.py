@@ -7,10 +7,8 @@ import click
 
 from cluster.accelerator_table import GPU_MODELS, TPU_GENERATIONS
 from cluster.accelerators import MAX_GPUS_PER_HOST, Accelerator, tpu_names
-from cluster.errors import ClusterConfigError
 from cluster.prices import all_rows, tpu_rental
 from launcher.cli.console import next_commands, show_json, table
-from launcher.errors import UserError
 
 
 @click.command()
@@ -18,16 +16,13 @@ from launcher.errors import UserError
 @click.option("--json", "as_json", is_flag=True)
 def accelerators(name: str | None, as_json: bool) -> None:
     """List the accelerators that a cluster file may name, or all that is known of one: tpu-v5e-16, H100:8."""
-    try:
-        if name is not None:
-            _show(Accelerator.parse(name), as_json)
-        elif as_json:
-            names = [*tpu_names(), *(f"{model}:1" for model in GPU_MODELS)]
-            show_json([dataclasses.asdict(Accelerator.parse(one)) for one in names])
-        else:
-            _list()
-    except ClusterConfigError as error:
-        raise UserError(str(error)) from error
+    if name is not None:
+        _show(Accelerator.parse(name), as_json)
+    elif as_json:
+        names = [*tpu_names(), *(f"{model}:1" for model in GPU_MODELS)]
+        show_json([dataclasses.asdict(Accelerator.parse(one)) for one in names])
+    else:
+        _list()
 
 
 def _list() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from cluster.config_file import load
-from cluster.errors import ClusterConfigError, ClusterError
+from cluster.errors import ClusterError
 from cluster.record import cluster_names, load_spec
 from cluster.spec import ClusterSpec
 from launcher.cli.console import next_commands, say, seconds, show_json
@@ -27,7 +27,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="With --dry-run.")
 @click.option("--yes", is_flag=True, help="Do not ask before hosts are made that cost money.")
 def up(file: Path, dry_run: bool, as_json: bool, yes: bool) -> None:
     """Bring up the cluster that FILE describes; nothing happens if it is up."""
-    spec = _load(file)
+    spec = load(file)
     if _shown(dry_run, as_json, lambda: plan_up(spec)):
         return
     if spec.provider.is_paid and not yes:
@@ -99,14 +99,7 @@ def _kept(name: str) -> str:
 def _name(text: str) -> str:
     if not text.endswith((".yaml", ".yml")) and "/" not in text:
         return text
-    return _load(Path(text)).name
-
-
-def _load(file: Path) -> ClusterSpec:
-    try:
-        return load(file)
-    except ClusterConfigError as error:
-        raise UserError(str(error)) from error
+    return load(Path(text)).name
 
 
 def _shown(dry_run: bool, as_json: bool, plan: Callable[[], Plan]) -> bool:

@@ -8,7 +8,7 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from cluster import aws, aws_leftovers, on_launcher
+from cluster import aws, aws_leftovers, instance_gpus, on_launcher
 from cluster.errors import ClusterError
 from cluster.launcher_errors import RefusedError, refusal
 from cluster.launcher_file import machines_of
@@ -23,6 +23,7 @@ CREDENTIALS = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
 def ec2(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(on_launcher, "POLL_S", 0.01)
     monkeypatch.setattr(aws, "POLL_S", 0.01)
+    monkeypatch.setattr(on_launcher, "AT_ONCE", 1)  # moto in one process is not made for threads
     with mock_aws():
         client = boto3.client("ec2", "us-west-2", **CREDENTIALS)
         client.create_key_pair(KeyName="mine")
@@ -45,7 +46,7 @@ def order(config: dict[str, Any] | None = None, request_id: str = "00c0ffee") ->
     machines = vars(machines_of(config, "aws.yaml", None))
     return {
         "config": copy.deepcopy(config), "machines": machines, "cluster_name": "team-gpus",
-        "names": ["gpus-0", "gpus-1"], "tags": tags, "settle_s": 0.0,
+        "names": ["gpus-0", "gpus-1"], "tags": tags, "settle_s": 0.0, "gpus": False,
     }  # fmt: skip
 
 
@@ -120,3 +121,12 @@ def test_a_refusal_is_what_ray_printed_where_its_error_says_nothing(
         on_launcher.create(refused)
     told = refusal(caught.value, refused["machines"], capsys.readouterr().err)
     assert told == "aws: Not all subnet IDs found: ('subnet-0',)"
+
+
+def test_a_list_tells_on_order_which_gpus_the_type_has(ec2: Any) -> None:
+    assert on_launcher.list_machines(order()) == {"machines": []}
+    told = on_launcher.list_machines(order() | {"gpus": True})
+    assert told == {"machines": [], "gpus": {"gpus": [["H100", 8]], "why": ""}}
+    assert instance_gpus.told_by_aws(ec2, "m5.large") == {"gpus": [], "why": "this type has no GPUs"}
+    assert instance_gpus.told_by_aws(ec2, "p5.49xlarge") == {"gpus": [], "why": "there is no such type in this region"}
+    assert instance_gpus.told_by_aws(ec2, "")["gpus"] is None

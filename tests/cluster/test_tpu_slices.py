@@ -3,7 +3,9 @@
 import dataclasses
 import json
 import os
+import re
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,8 @@ import pytest
 
 pytest.importorskip("google.cloud.tpu_v2", reason="the extra gcp is not installed")
 
-from cluster import tpu_cloud, tpu_delete, tpu_slices
+from cluster import tpu_cloud, tpu_delete, tpu_slices, tpu_zones
+from cluster.accelerators import Accelerator
 from cluster.errors import ClusterError
 from cluster.gcp_spec import GcpTpuProviderSpec
 from cluster.gcp_tpu_provider import GcpTpuProvider
@@ -218,6 +221,7 @@ def test_a_request_that_fails_while_it_is_waited_for_says_why(zone: Zone) -> Non
     with pytest.raises(ClusterError, match="slice pod-1 is FAILED: There is no more capacity") as failed:
         provider.slices.wait(zone.said.append)
     assert "the zone has none free" in str(failed.value)
+    assert "us-central2-b has v4-16; no other zone that answers has it" in str(failed.value)
     zone.begin(provider)  # again: the failed one is deleted and asked for anew, the other is kept
     assert sum(method == "CreateQueuedResource" for method, _ in zone.fake.calls) == 3
 
@@ -238,8 +242,69 @@ def test_a_slice_that_stays_in_parts_is_given_up(zone: Zone, monkeypatch: pytest
 
 
 def test_a_zone_without_the_type_says_how_to_see_what_it_has(zone: Zone) -> None:
-    with pytest.raises(ClusterError, match="has us-west4-a tpu-v4-16, that image and that network"):
+    with pytest.raises(ClusterError, match="has us-west4-a tpu-v4-16, that image and that network") as refused:
         zone.begin(zone.provider(zone="us-west4-a"))
+    told = re.fullmatch(r"  us-west4-a has no v4-16; elsewhere: us-central2-b \((.+) USD an hour\)", last_line(refused))
+    assert told is not None and float(told[1]) > 0
+
+
+def test_zones_that_do_not_answer_cost_seconds_and_what_the_others_say_is_told(
+    zone: Zone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zone.fake.zone_delay_s = {"us-west4-a": 2.0, "us-central2-b": 2.0}
+    monkeypatch.setattr(tpu_zones, "TIMEOUT_S", 0.5)
+    start = time.monotonic()
+    with pytest.raises(ClusterError, match="CreateQueuedResource") as refused:
+        zone.begin(zone.provider(zone="us-west4-a"))
+    assert last_line(refused) == "  us-west4-a does not say whether it has v4-16; no other zone that answers has it"
+    zone.fake.zone_delay_s["us-east5-b"] = 2.0
+    with pytest.raises(ClusterError, match="CreateQueuedResource") as refused:
+        zone.begin(zone.provider(zone="us-west4-a"))
+    assert last_line(refused).startswith("  has us-west4-a tpu-v4-16, that image and that network? `gcloud compute")
+    assert time.monotonic() - start < 8
+
+
+def test_a_zone_that_is_not_there_is_told_with_those_that_have_the_type(zone: Zone) -> None:
+    with pytest.raises(ClusterError, match="Location us-nowhere1-a is not found") as refused:
+        zone.provider(zone="us-nowhere1-a").find()
+    assert "the project has no zone us-nowhere1-a with TPUs; elsewhere: us-central2-b (" in last_line(refused)
+
+
+def last_line(refused: pytest.ExceptionInfo[ClusterError]) -> str:
+    return str(refused.value).splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("zones", "words"),
+    [
+        ({}, ""),
+        ({"us-west4-a": True}, "us-west4-a has v5litepod-8; no other zone that answers has it"),
+        ({"us-west4-a": None}, ""),
+        (
+            {"us-west4-a": False, "us-east5-b": None},
+            "us-west4-a has no v5litepod-8; no other zone that answers has it",
+        ),
+        (
+            {"us-west4-a": True, "us-east5-b": True, "europe-west4-b": True, "us-nowhere1-a": True},
+            "us-west4-a has v5litepod-8; elsewhere: us-east5-b (1.00 USD an hour), europe-west4-b (2.00 USD an hour), "
+            "us-nowhere1-a",
+        ),
+        (
+            {f"us-nowhere{number}-a": True for number in range(1, 10)},
+            "the project has no zone us-west4-a with TPUs; elsewhere: "
+            + ", ".join(f"us-nowhere{number}-a" for number in range(1, 9)) + " and 1 more",
+        ),
+    ],
+)  # fmt: skip
+def test_other_zones_are_told_the_cheapest_first(zones: dict[str, bool | None], words: str, state_folder: Path) -> None:
+    state_folder.mkdir()
+    (state_folder / "prices.toml").write_text(
+        '[[list]]\nsource = "ours"\ndate = 2026-01-02\nprices = [\n'
+        '  { product = "gcp/tpu-v5litepod", usd_per_hour = 0.125, regions = ["us-east5"] },\n'
+        '  { product = "gcp/tpu-v5litepod", usd_per_hour = 0.25, regions = ["europe-west4"] },\n]\n'
+    )
+    provider = GcpTpuProviderSpec(project="test-project", zone="us-west4-a")
+    assert tpu_zones.in_words(zones, provider, Accelerator.parse("tpu-v5e-8")) == words
 
 
 def test_a_name_that_somebody_else_has_is_refused_and_never_deleted(zone: Zone) -> None:

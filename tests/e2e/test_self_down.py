@@ -46,6 +46,7 @@ def test_a_cluster_without_a_job_ends_and_one_with_a_job_does_not(cli: Cli) -> N
     assert words in cli("submit", "psum-check", "--cluster", name, code=2)
     assert [c["state"] for c in cli.json("list")["clusters"] if c["name"] == name] == ["WENT DOWN"]
     assert cli.job("keeps-it-up")["state"] == "SUCCEEDED" and "SUCCEEDED" in cli("results", "keeps-it-up")
+    assert words in cli("down", name, "--dry-run")
     assert words in cli("down", name)
     assert "no cluster or job" in cli("status", name, code=2)
 

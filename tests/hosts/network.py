@@ -3,11 +3,19 @@
 Host I of set N has the address 10.77.N.I; the operator's machine, if it is let in, comes from 10.77.N.1.
 """
 
+import ctypes
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
 
 from tests.hosts.commands import NAMESPACES, command, end_all_in
 
+T = TypeVar("T")
 BRIDGE = "br0"
+CLONE_NEWNET = 0x40000000
 
 
 class Network:
@@ -119,3 +127,19 @@ class Network:
 
 def _port(index: int) -> str:
     return f"port{index}"
+
+
+def within(namespace: Path, act: Callable[[], T]) -> T:
+    """Has a thread of this process do it in another network: what it binds stays there."""
+
+    def enter_and_act() -> T:
+        network = os.open(namespace, os.O_RDONLY)
+        try:
+            if ctypes.CDLL(None, use_errno=True).setns(network, CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), "setns")
+        finally:
+            os.close(network)
+        return act()
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(enter_and_act).result()

@@ -1,6 +1,7 @@
 """A cloud of test hosts that speaks EC2: moto's server in one host, and others that it hands out as machines.
 
-No packet leaves the set: moto invents addresses, and only those of running instances lead anywhere, to a test host.
+No packet leaves the set: moto invents addresses, and only those of running instances lead anywhere, to a test host,
+which has the address too, and the credentials of an instance profile.
 """
 
 import json
@@ -18,10 +19,12 @@ from tests.hosts.commands import command, wait_until
 from tests.hosts.host import Host
 from tests.hosts.machines import ROOT, TestHosts, claimed
 from tests.provision.ec2_server import PORT
+from tests.provision.link_local import MachineImage, amazon_metadata, connect
 
 REGION = "us-west-2"
 VPC = "172.31.0.0/16"  # moto's default one
 FOLDER = "/run/cloud"
+PROFILE = "machines"
 ACCESS_KEY, SECRET_KEY = "AKIAFAKEFAKEFAKEFAKE", "fake-secret-access-key-that-nobody-may-print"
 CLOUD, MACHINES = "cloud", ("m1", "m2")
 
@@ -42,6 +45,9 @@ class AwsCloud:
         self.ec2: Any = boto3.client(
             "ec2", REGION, endpoint_url=self.endpoint, aws_access_key_id="test", aws_secret_access_key="test"
         )
+        self._iam: Any = boto3.client(
+            "iam", REGION, endpoint_url=self.endpoint, aws_access_key_id="test", aws_secret_access_key="test"
+        )
         self._given: dict[str, tuple[str, Host]] = {}  # instance: its address, and the host that it is
         self._stop = threading.Event()
         self._problem: BaseException | None = None
@@ -58,10 +64,12 @@ class AwsCloud:
         try:
             for name in MACHINES:
                 self.hosts[name].kill()
+                MachineImage({"AWS_ENDPOINT_URL": self.endpoint}).write(self.hosts[name])
             command("ip", "-n", self.hosts.laptop.namespace, "route", "add", VPC, "dev", "eth0")
             wait_until(self._answers, "moto serves", 60)
             key = self.hosts.identity.with_suffix(".pub").read_bytes()
             self.ec2.import_key_pair(KeyName="test", PublicKeyMaterial=key)
+            self._iam.create_instance_profile(InstanceProfileName=PROFILE)
             handing_out.start()
             yield
         finally:
@@ -84,7 +92,7 @@ class AwsCloud:
 
     def order(self, **orders: Any) -> None:
         """What the server does from now on with the laptop's requests besides serving them; see `ec2_server`."""
-        for name in ("requests.log", "paused"):
+        for name in ("requests.log", "paused", "terminations.log"):
             self.server.path(f"{FOLDER}/{name}").unlink(missing_ok=True)
         file = self.server.path(f"{FOLDER}/orders.json")
         file.with_suffix(".new").write_text(json.dumps({"client": self.hosts.laptop.address, **orders}))
@@ -95,6 +103,11 @@ class AwsCloud:
         with suppress(FileNotFoundError):
             return self.server.path(f"{FOLDER}/requests.log").read_text().splitlines()
         return []
+
+    def terminations(self) -> list[tuple[str, list[str]]]:
+        """Who has ended which machines since the last order: the access key, and the instances."""
+        lines = self.server.path(f"{FOLDER}/terminations.log").read_text().splitlines()
+        return [(key, instances) for key, *instances in (line.split() for line in lines)]
 
     def paused(self) -> str:
         """The action of the request that waits; '' if none does."""
@@ -141,7 +154,11 @@ class AwsCloud:
     def _give(self, instance: str, address: str) -> None:
         taken = [host for _, host in self._given.values()]
         host = next(self.hosts[name] for name in MACHINES if self.hosts[name] not in taken)
-        host.boot()
+        host.start()
+        connect(host)
+        command("ip", "-n", host.namespace, "address", "add", f"{address}/{VPC.rpartition('/')[2]}", "dev", "eth0")
+        host.wait_ready()
+        host.set_hosts_line(f"{address} {host.name}")
         host.run(["rm", "-rf", "/root/.spmd-launch"])
         self._given[instance] = (address, host)
         self._translate("-A", address, host)
@@ -160,7 +177,7 @@ class AwsCloud:
 @contextmanager
 def aws_cloud() -> Iterator[AwsCloud]:
     """An empty one in a set of test hosts of its own."""
-    with claimed((CLOUD, *MACHINES), from_machine=True) as hosts:
+    with claimed((CLOUD, *MACHINES), from_machine=True, bucket=True) as hosts, amazon_metadata(hosts):
         cloud = AwsCloud(hosts)
         with cloud.running():
             yield cloud

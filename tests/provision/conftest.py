@@ -1,12 +1,9 @@
 """A fake Cloud TPU beside test hosts, and a client on a laptop from which no packet leaves their network."""
 
-import ctypes
 import dataclasses
-import os
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,11 +11,12 @@ import pytest
 
 from tests.conftest import COMMAND, ROOT, Cli
 from tests.hosts.machines import TestHosts, claimed, missing
+from tests.hosts.network import within
+from tests.metadata_server import Cloud as Metadata
 from tests.provision.credentials import write_service_account
 from tests.provision.fake_tpu import FakeTpu, TpuServer
 from tests.provision.host_machines import HostMachines
-
-CLONE_NEWNET = 0x40000000
+from tests.provision.link_local import MachineImage, google_metadata
 
 
 class LaptopCli(Cli):
@@ -49,6 +47,7 @@ class Cloud:
         endpoint: of its API.
         cli: of the client.
         hosts: which are its machines.
+        metadata: what these find at 169.254.169.254.
         secret: a line of the client's private key.
     """
 
@@ -57,6 +56,7 @@ class Cloud:
     endpoint: str
     cli: LaptopCli
     hosts: TestHosts
+    metadata: Metadata
     secret: str
 
     def write(self, name: str, *lines: str, provider: str = "spot: true") -> str:
@@ -77,36 +77,22 @@ class Cloud:
 def cloud() -> Iterator[Cloud]:
     if why := missing():
         pytest.skip(why)
-    with tempfile.TemporaryDirectory(prefix="slt-") as folder, claimed(("m1", "m2", "m3", "m4"), bucket=True) as hosts:
+    with (
+        tempfile.TemporaryDirectory(prefix="slt-") as folder,
+        claimed(("m1", "m2", "m3", "m4"), bucket=True) as hosts,
+        google_metadata(hosts) as metadata,
+    ):
+        roots, account = Path(folder) / "roots.pem", Path(folder) / "account.json"
         machines = HostMachines(hosts)
         fake = FakeTpu(machines, waiting_s=1.0, provisioning_s=1.0)
-        server = _serve_in(hosts, fake, Path(folder))
-        secret = write_service_account(Path(folder) / "account.json")
-        for file in ("roots.pem", "account.json"):
-            hosts.laptop.path(f"/root/{file}").write_bytes((Path(folder) / file).read_bytes())
-        variables = {
-            "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": "/root/roots.pem",
-            "GOOGLE_APPLICATION_CREDENTIALS": "/root/account.json",
-        }
+        server = within(hosts.switch_namespace(), lambda: TpuServer(fake, Path(folder), hosts.gateway()))
+        trust = {"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": "/etc/roots.pem"}
+        machines.image = MachineImage(trust, {"etc/roots.pem": roots.read_bytes()})
+        hosts.laptop.path("/etc/roots.pem").write_bytes(roots.read_bytes())
+        secret = write_service_account(account)
+        hosts.laptop.path("/root/account.json").write_bytes(account.read_bytes())
+        cli = LaptopCli(hosts, {**trust, "GOOGLE_APPLICATION_CREDENTIALS": "/root/account.json"})
         try:
-            yield Cloud(fake, machines, server.endpoint, LaptopCli(hosts, variables), hosts, secret)
+            yield Cloud(fake, machines, server.endpoint, cli, hosts, metadata, secret)
         finally:
             server.close()
-
-
-def _serve_in(hosts: TestHosts, fake: FakeTpu, folder: Path) -> TpuServer:
-    """A server that listens in the hosts' network: a thread goes there, and what it binds stays there."""
-    servers: list[TpuServer] = []
-
-    def serve() -> None:
-        namespace = os.open(hosts.switch_namespace(), os.O_RDONLY)
-        if ctypes.CDLL(None, use_errno=True).setns(namespace, CLONE_NEWNET):
-            raise OSError(ctypes.get_errno(), "setns")
-        os.close(namespace)
-        servers.append(TpuServer(fake, folder, hosts.gateway()))
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    thread.join()
-    [server] = servers
-    return server

@@ -3,7 +3,8 @@
 `python -m tests.provision.ec2_server FOLDER` reads orders.json there at each request: `refuse`, `{action: [code,
 message]}`; `pause`, `[which, after]`: the n-th request, or all for an action, write the file `paused` and wait until
 it is gone, before they are carried out or after. Each request is a line in requests.log. All of this is for requests of
-the machine `client` of the orders.
+the machine `client` of the orders. Whoever asks for it, each end of machines is a line in terminations.log: the access
+key and the instances.
 """
 
 import io
@@ -39,7 +40,13 @@ class OnOrder:
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         environ["wsgi.input"] = io.BytesIO(body)
-        action = parse_qs(body.decode(errors="replace")).get("Action", [environ["PATH_INFO"]])[0]
+        asked = parse_qs(body.decode(errors="replace"))
+        action = asked.get("Action", [environ["PATH_INFO"]])[0]
+        if action == "TerminateInstances":
+            key = environ.get("HTTP_AUTHORIZATION", "").partition("Credential=")[2].partition("/")[0]
+            instances = [values[0] for name, values in sorted(asked.items()) if name.startswith("InstanceId.")]
+            with (self.folder / "terminations.log").open("a") as log:
+                log.write(f"{key} {' '.join(instances)}\n")
         orders = json.loads((self.folder / "orders.json").read_text())
         if environ["REMOTE_ADDR"] != orders["client"]:
             return self.app(environ, start_response)

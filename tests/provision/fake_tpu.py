@@ -14,15 +14,17 @@ from typing import Any, Protocol
 
 import grpc
 from google.cloud import tpu_v2
+from google.cloud.location import locations_pb2
 from google.longrunning import operations_pb2
 from google.protobuf import any_pb2, empty_pb2
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
-from cluster.accelerators import Accelerator
+from cluster.accelerators import Accelerator, tpu_names
 
 SERVICE = "google.cloud.tpu.v2.Tpu"
 METHODS: dict[str, tuple[Any, Any]] = {
     "ListQueuedResources": (tpu_v2.ListQueuedResourcesRequest, tpu_v2.ListQueuedResourcesResponse),
+    "ListAcceleratorTypes": (tpu_v2.ListAcceleratorTypesRequest, tpu_v2.ListAcceleratorTypesResponse),
     "ListNodes": (tpu_v2.ListNodesRequest, tpu_v2.ListNodesResponse),
     "CreateQueuedResource": (tpu_v2.CreateQueuedResourceRequest, None),
     "DeleteQueuedResource": (tpu_v2.DeleteQueuedResourceRequest, None),
@@ -99,6 +101,7 @@ class FakeTpu:
     Attributes:
         calls: (method, name) of all calls, as they came in.
         secrets: what clients have shown to be let in.
+        zone_delay_s: how long it takes, by zone, to say which types are there.
     """
 
     def __init__(
@@ -116,6 +119,7 @@ class FakeTpu:
         self._stop_at: tuple[int, str] | None = None
         self._stopped, self._go_on = threading.Event(), threading.Event()
         self.partial: set[str] = set()
+        self.zone_delay_s: dict[str, float] = {}
         self.calls: list[tuple[str, str]] = []
         self.secrets: set[str] = set()
 
@@ -248,6 +252,8 @@ class FakeTpu:
             time.sleep(order.delay_s)
             if order.code and not order.done_first:
                 raise Refusal(order.code, order.message, order.reason)
+        if method == "ListAcceleratorTypes":  # many at once
+            return self._ListAcceleratorTypes(request)
         with self._lock:
             self._go()
             done = getattr(self, f"_{method}")(request)
@@ -279,6 +285,19 @@ class FakeTpu:
         return tpu_v2.ListNodesResponse(
             nodes=[n for key, n in self._nodes.items() if zone == ANYWHERE or f"/{zone}/" in key]
         )
+
+    def _ListAcceleratorTypes(self, request: Any) -> Any:
+        zone = self._zone(request.parent)
+        sizes = [name.removeprefix("tpu-") for generation in ZONES[zone] for name in tpu_names(generation)]
+        time.sleep(self.zone_delay_s.get(zone, 0.0))
+        types = [tpu_v2.AcceleratorType(name=f"{request.parent}/acceleratorTypes/{size}", type_=size) for size in sizes]
+        return tpu_v2.ListAcceleratorTypesResponse(accelerator_types=types)
+
+    def locations(self, request: Any) -> Any:
+        """Its zones, and one that is closed to the project."""
+        zones = (*ZONES, "us-central1-f")
+        found = [locations_pb2.Location(name=f"{request.name}/locations/{zone}", location_id=zone) for zone in zones]
+        return locations_pb2.ListLocationsResponse(locations=found)
 
     def _CreateQueuedResource(self, request: Any) -> Any:
         zone = self._zone(request.parent)
@@ -358,8 +377,16 @@ class TpuServer:
                 operations_pb2.Operation.SerializeToString,
             )
         }
+        locations = {
+            "ListLocations": grpc.unary_unary_rpc_method_handler(
+                lambda request, context: self.fake.locations(request),
+                locations_pb2.ListLocationsRequest.FromString,
+                locations_pb2.ListLocationsResponse.SerializeToString,
+            )
+        }
         self._server.add_generic_rpc_handlers(
             (
+                grpc.method_handlers_generic_handler("google.cloud.location.Locations", locations),
                 grpc.method_handlers_generic_handler(SERVICE, handlers),
                 grpc.method_handlers_generic_handler("google.longrunning.Operations", operations),
             )

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from tests.hosts.machines import TestHosts
+from tests.provision.link_local import MachineImage, connect
 
 
 class HostMachines:
@@ -14,12 +15,14 @@ class HostMachines:
 
     Attributes:
         given: `{slice: names of hosts}`.
+        image: what is on their disks.
     """
 
     def __init__(self, hosts: TestHosts):
         self._hosts = hosts
         self._lock = threading.Lock()
         self.given: dict[str, list[str]] = {}
+        self.image = MachineImage({})
         for host in hosts.hosts.values():
             host.kill()
 
@@ -33,7 +36,9 @@ class HostMachines:
             self.given[slice_] = free
         for name in free:
             self._hosts.renew(name, key)
+            self.image.write(self._hosts[name])
             self._hosts[name].start()  # it boots, as a real one does, while the cloud says already where it is
+            connect(self._hosts[name])
         return [(self._hosts[name].address, "") for name in free]
 
     def give_back(self, slice_: str) -> None:

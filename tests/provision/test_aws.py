@@ -3,18 +3,19 @@
 import json
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.hosts.commands import NAMESPACES, wait_until
+from tests.hosts.commands import wait_until
 from tests.hosts.machines import missing
-from tests.provision.aws_cloud import ACCESS_KEY, MACHINES, REGION, SECRET_KEY, AwsCloud, aws_cloud
+from tests.provision.aws_cloud import ACCESS_KEY, MACHINES, PROFILE, REGION, SECRET_KEY, AwsCloud, aws_cloud
 from tests.provision.conftest import LaptopCli
+from tests.provision.link_local import PROFILE_KEY
+from tests.provision.watched import watched
 
 pytestmark = [pytest.mark.provision, pytest.mark.timeout(600)]
 
@@ -74,19 +75,26 @@ def launcher_file(key: str) -> dict[str, Any]:
     }
 
 
-def begin_up_and_kill(cloud: AwsCloud, cli: LaptopCli, request: int | str, *, after: bool = False) -> str:
-    """Kills `up` while the cloud has its n-th request, or the first for an action, and returns what that asks for.
+def begin_and_kill(
+    cloud: AwsCloud, cli: LaptopCli, words: Sequence[str], request: int | str, *, after: bool = False, until: str = ""
+) -> str:
+    """Kills a command while the cloud has its n-th request, or the first for an action, and returns what that asks for.
 
-    Returns '' if there is none before machines are there and `up` waits for their sshd, when it is killed, too.
+    Returns '' if there is none before the command says `until`, when it is killed, too, or has come to its end.
     """
     cloud.order(pause=[request, after])
-    process = cli.start(*UP)
+    process = cli.start(*words)
     assert process.stderr is not None and process.stdout is not None
     said: list[str] = []
     reader = threading.Thread(target=said.extend, args=[iter(process.stderr.readline, "")])
     reader.start()
+
+    def is_there() -> bool:
+        ended = process.poll() is not None or (until != "" and any(until in line for line in said))
+        return ended or cloud.paused() != ""
+
     try:
-        wait_until(lambda: cloud.paused() or any("sshd" in line for line in said), f"request {request}, {said}", 90)
+        wait_until(is_there, f"request {request}, {said}", 90)
         return cloud.paused()
     finally:
         process.kill()
@@ -95,33 +103,6 @@ def begin_up_and_kill(cloud: AwsCloud, cli: LaptopCli, request: int | str, *, af
         process.stderr.close()
         process.stdout.close()
         cloud.order()
-
-
-@contextmanager
-def watched(cloud: AwsCloud) -> Iterator[set[str]]:
-    """Every command line that is seen on the machines meanwhile, but for those with which the tests enter them."""
-    seen: set[str] = set()
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(0.05):
-            networks = set()
-            for machine in cloud.hosts.machines():
-                with suppress(OSError):  # off
-                    networks.add((NAMESPACES / machine.namespace).stat().st_ino)
-            for entry in Path("/proc").iterdir():
-                with suppress(OSError):
-                    if entry.name.isdigit() and (entry / "ns/net").stat().st_ino in networks:
-                        seen.add((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield seen
-    finally:
-        over.set()
-        thread.join()
-        seen -= {line for line in seen if line.startswith(("nsenter", "env -i"))}
 
 
 def secrets_in(text: str) -> list[str]:
@@ -134,8 +115,8 @@ def files_with_secrets(folder: Path) -> list[str]:
 
 
 def test_a_killed_up_is_gone_on_with_a_job_runs_and_down_leaves_nothing(cloud: AwsCloud, cli: LaptopCli) -> None:
-    with watched(cloud) as command_lines:
-        assert begin_up_and_kill(cloud, cli, "RunInstances", after=True) == "RunInstances"
+    with watched(cloud.hosts) as command_lines:
+        assert begin_and_kill(cloud, cli, UP, "RunInstances", after=True) == "RunInstances"
         there = {each["InstanceId"] for each in cloud.instances()}
         assert there
         out = cli(*UP, timeout_s=400)
@@ -173,7 +154,7 @@ def test_a_killed_up_is_gone_on_with_a_job_runs_and_down_leaves_nothing(cloud: A
 def test_up_killed_at_any_request_is_undone_by_down(cloud: AwsCloud, cli: LaptopCli) -> None:
     steps: list[str] = []
     while True:
-        action = begin_up_and_kill(cloud, cli, len(steps) + 1)
+        action = begin_and_kill(cloud, cli, UP, len(steps) + 1, until="sshd")
         if (cli.home / "clusters/gpus").exists():  # it had begun more than to look what is there
             cli("down", "gpus")
         assert not cloud.left(), [*steps, action]
@@ -181,6 +162,54 @@ def test_up_killed_at_any_request_is_undone_by_down(cloud: AwsCloud, cli: Laptop
             break
         steps.append(action)
     assert {"DescribeInstances", "CreateSecurityGroup", "RunInstances"} <= set(steps), steps
+
+
+def test_a_down_killed_at_any_request_is_ended_by_the_next(cloud: AwsCloud, cli: LaptopCli) -> None:
+    """Of an `up` that was killed while hosts ran the file's own commands; each `down` goes on where one was killed."""
+    file = launcher_file(str(cloud.hosts.identity)) | {"initialization_commands": ["touch ~/begun; sleep 600"]}
+    (cli.home.parent / "aws.yaml").write_text(yaml.safe_dump(file))
+    assert not begin_and_kill(cloud, cli, UP, "none", until="running 3 setup command(s)")
+    assert len(cloud.instances("running")) == 2
+    steps: list[str] = []
+    while action := begin_and_kill(cloud, cli, ("down", "gpus"), len(steps) + 1, after=True):
+        steps.append(action)
+    assert not cloud.left() and not (cli.home / "clusters/gpus").exists()
+    assert {"DescribeInstances", "TerminateInstances", "DescribeVolumes", "DeleteSecurityGroup"} <= set(steps), steps
+
+
+def test_gpus_that_the_instance_type_has_not_are_refused_before_anything_is_asked_for(
+    cloud: AwsCloud, cli: LaptopCli
+) -> None:
+    file = cli.home.parent / "gpus.yaml"
+    file.write_text(file.read_text().replace("A100:8", "H100:8").replace("emulate: true", "emulate: false"))
+    for words in (UP, (*UP, "--dry-run")):
+        out = " ".join(cli(*words, code=2).split())
+        assert "H100:8 is asked for, and node type 'gpu' of /root/aws.yaml is p4d.24xlarge" in out
+        assert "this type has A100:8; nothing was asked for" in out
+    assert not {"RunInstances", "CreateSecurityGroup"} & set(cloud.requests()) and not cloud.left()
+    assert not (cli.home / "clusters/gpus").exists()
+
+
+def test_machines_that_nobody_uses_are_ended_by_their_own_head(cloud: AwsCloud, cli: LaptopCli) -> None:
+    home = cli.home.parent
+    config = launcher_file(str(cloud.hosts.identity))
+    config["available_node_types"]["gpu"]["node_config"]["IamInstanceProfile"] = {"Name": PROFILE}
+    (home / "aws.yaml").write_text(yaml.safe_dump(config))
+    with (home / "gpus.yaml").open("a") as file:
+        file.write(f"storage_path: {cloud.hosts.bucket}\nidle_down_after: 20s\n")
+    assert "only `down`" not in cli(*UP, timeout_s=400)
+    made = {tag["Value"]: each["InstanceId"] for each in cloud.instances("running") for tag in each["Tags"]}
+    cli("submit", "psum-check", "--set", "steps=3", "--name", "unseen", "--detach")  # and the laptop is closed
+    cli.wait_for(lambda: not cloud.instances(), 180)
+    assert cloud.terminations() == [(PROFILE_KEY, [made["gpus-1"]]), (PROFILE_KEY, [made["gpus-0"]])]
+    cli.wait_for(lambda: not any(cloud.hosts[name].is_on() for name in MACHINES))
+
+    assert cli.json("status", "gpus")["state"] == "WENT DOWN"
+    assert "after 20s without a job" in cli("status", "gpus")
+    assert "took itself down at" in cli("down", "gpus", "--dry-run")
+    assert "SUCCEEDED" in cli("status", "unseen")
+    assert "took itself down at" in cli("down", "gpus")
+    assert not (cli.home / "clusters/gpus").exists()
 
 
 @pytest.mark.parametrize(
