@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 from launcher.notices import Notice, find_server
 
+SEARCH_AGAIN_S = (10.0, 60.0, 300.0)  # a machine that is just starting everything may hear an answer too late
+
 
 class HostNotices:
     """Watches this machine's metadata server, if it has one, from threads; made where an event loop runs.
@@ -42,9 +44,13 @@ class HostNotices:
         self._ended.set()
 
     def _start(self, host: str, environment: Mapping[str, str]) -> None:
-        server = find_server(environment, host)
-        if server is not None:
-            server.follow(self._pass_on, self._ended)
+        for pause_s in (0.0, *SEARCH_AGAIN_S):
+            if self._ended.wait(pause_s):
+                return
+            server = find_server(environment, host)
+            if server is not None:
+                server.follow(self._pass_on, self._ended)
+                return
 
     def _pass_on(self, source: str, notice: Notice | None) -> None:
         self._loop.call_soon_threadsafe(self._hear, source, notice)

@@ -1,7 +1,6 @@
 """Notices of a cloud that a machine is to go, as its metadata server gives them: Google's, or Amazon's for spot.
 
-The server is asked at 169.254.169.254, or where the variables say that Google's and Amazon's own tools obey. What does
-not answer quickly when first asked is none, and is not asked again.
+The server is asked at 169.254.169.254, or where the variables say that Google's and Amazon's own tools obey.
 """
 
 import contextlib

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+import launcher.host_notices
 import launcher.notices
 from launcher.host_notices import HostNotices
 from launcher.notices import Notice, find_server, read_action, read_maintenance, read_preempted
@@ -100,6 +101,23 @@ def test_a_server_of_nobody_s_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(launcher.notices, "FIND_TIMEOUT_S", 0.05)
         assert find_server({}, "lab-0") is None
         assert find_server({"NO_GCE_CHECK": "true", "AWS_EC2_METADATA_DISABLED": "true"}, "lab-0") is None
+
+
+def test_a_server_that_was_late_is_found_when_it_is_looked_for_again(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher.host_notices, "SEARCH_AGAIN_S", (0.2, 0.2))
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(launcher.notices, "ADDRESS", f"127.0.0.1:{nobody.getsockname()[1]}")
+
+    def steps(notices: HostNotices) -> None:
+        time.sleep(0.1)
+        monkeypatch.setattr(launcher.notices, "ADDRESS", cloud.netloc)
+        cloud.set("lab-1", "preempted", "TRUE")
+        until(lambda: notices.current() == PREEMPTED)
+
+    assert PREEMPTED in follow("lab-1", {"AWS_EC2_METADATA_DISABLED": "true"}, steps)
 
 
 @pytest.mark.parametrize("variables", [{}, {"NO_GCE_CHECK": "true"}])
