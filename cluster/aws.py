@@ -3,10 +3,14 @@
 import time
 from typing import Any
 
+from cluster.labels import HOST
+
 Tags = dict[str, str]
 END_TIMEOUT_S = 300.0
 POLL_S = 2.0
 ENDED = "terminated"
+# docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html; a person's is Client.UserInitiatedShutdown
+TAKEN_BACK = ("Server.SpotInstanceTermination", "Server.SpotInstanceShutdown")
 NOT_ENDED = ["pending", "running", "stopping", "stopped", "shutting-down"]
 # Ray makes a role with all rights to EC2 and S3 for a head without a profile. Ours makes no machines, and has none.
 NO_PROFILE = {"Name": "none"}
@@ -58,6 +62,21 @@ def instances(ec2: Any, tags: Tags) -> list[dict[str, Any]]:
     filters = [*_filters(tags), {"Name": "instance-state-name", "Values": NOT_ENDED}]
     pages = ec2.get_paginator("describe_instances").paginate(Filters=filters)
     return [each for page in pages for reservation in page["Reservations"] for each in reservation["Instances"]]
+
+
+def taken_back(ec2: Any, tags: Tags) -> list[str]:
+    """Names of machines with these tags that AWS itself has ended, as their spot capacity was wanted elsewhere.
+
+    Of several that had one name the newest counts; AWS shows one for about an hour after its end.
+    """
+    pages = ec2.get_paginator("describe_instances").paginate(Filters=_filters(tags))
+    found = [each for page in pages for reservation in page["Reservations"] for each in reservation["Instances"]]
+    newest: dict[str, dict[str, Any]] = {}
+    for instance in sorted(found, key=lambda each: each["LaunchTime"]):
+        names = [tag["Value"] for tag in instance.get("Tags", []) if tag["Key"] == HOST]
+        newest |= dict.fromkeys(names, instance)
+    reasons = {name: instance.get("StateReason", {}).get("Code") for name, instance in newest.items()}
+    return [name for name, reason in reasons.items() if reason in TAKEN_BACK]
 
 
 def volumes(ec2: Any, tags: Tags) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from cluster.labels import ID
 from cluster.place_code import Code
 from cluster.plan import Action, host_actions
 from cluster.provider import Say, Trouble
-from cluster.record import Cluster, cluster_folder
+from cluster.record import Cluster, Host, cluster_folder
 from cluster.spec import ClusterSpec
 from cluster.ssh_provider import SshProvider, close_tunnel, links_folder
 from cluster.tpu_key import make_key, private_key
@@ -42,6 +42,7 @@ class GcpTpuProvider:
         self.spec, self.provider = spec, spec.provider
         self.slices = TpuSlices(spec, TpuCloud(spec.provider, spec.accelerator))
         self._machines: SshProvider | None = None
+        self._asked: list[str] = []  # names of slices that `mend` has asked for, or has found being asked for
 
     @property
     def machines(self) -> SshProvider:
@@ -71,6 +72,14 @@ class GcpTpuProvider:
         hosts = [target.name for slice_ in found for target in self._targets(slice_)]
         return [*plan_up(self.slices, found), *host_actions("start", hosts)]
 
+    def plan_mend(self, lost: Sequence[str]) -> list[Action]:
+        from cluster.tpu_plan import plan_up
+
+        missing = [slice_ for slice_ in self.slices.now() if not self.slices.is_ready(slice_)]
+        hosts = [target.name for slice_ in missing for target in self._targets(slice_)]
+        new = plan_up(self.slices, missing)
+        return [*new, *(Action(verb="start", kind="host", name=name) for name in dict.fromkeys([*hosts, *lost]))]
+
     def plan_down(self) -> list[Action]:
         from cluster.tpu_plan import plan_down
 
@@ -94,10 +103,34 @@ class GcpTpuProvider:
             say("! checkpoints lie on the machines' own disks: whoever loses the head's slice, to a preemption or by "
                 "`down`, loses them all; storage_path: gs://BUCKET/... keeps them")  # fmt: skip
         new = self.slices.ask_for(make_key(self.provider, self.spec.name), say)
-        found = self.slices.wait(say)
-        for machine in self._reach([slice_ for slice_ in found if slice_.name in new]).machines if new else ():
+        self._forget_host_keys(new)
+        return self.slices.wait(say)
+
+    def _forget_host_keys(self, names: Sequence[str]) -> None:
+        """Machines of slices that come anew under these names have other keys."""
+        for machine in self._reach([Slice(name=name) for name in names]).machines if names else ():
             machine.ssh.forget_host_key()
-        return found
+
+    def mend(self, cluster: Cluster, lost: Sequence[str], code: Code, say: Say) -> Sequence[Host]:
+        of_lost = {host.rpartition("-w")[0] for host in lost}
+        found = [slice_ for slice_ in self.slices.now() if slice_.name in of_lost]
+        missing = [] if self.provider.adopt else [slice_ for slice_ in found if not self.slices.is_ready(slice_)]
+        self._asked = [slice_.name for slice_ in missing]
+        if self._asked:
+            self._forget_host_keys(self._asked)  # before: who goes on after a kill finds them asked for already
+            self.slices.ask_for(make_key(self.provider, self.spec.name), say, self._asked)
+            self.slices.wait(say, self._asked)
+        new = [target.name for slice_ in missing for target in self._targets(slice_)]  # known to be lost or not
+        self._machines = self._reach([slice_ for slice_ in self.slices.now() if slice_.addresses])
+        booting = [machine for machine in self.machines.machines if machine.host in new]
+        self.machines.wait_for_sshd(booting, SSHD_TIMEOUT_S)
+        return self.machines.mend(cluster, list(dict.fromkeys([*new, *lost])), code, say)
+
+    def unmend(self, code: Code) -> None:
+        if self._machines is not None:
+            self._machines.unmend(code)
+        if self._asked:
+            self.slices.delete(self._asked)
 
     def start_on_head(self, module: str, code: Code) -> subprocess.Popen[bytes]:
         return self.machines.start_on_head(module, code)
@@ -138,7 +171,9 @@ class GcpTpuProvider:
     def _trouble(self, slice_: Slice, *, is_head: bool) -> Trouble:
         deleted = slice_.is_going or not slice_.is_there
         words = f"slice {slice_.name}: {slice_.state} {slice_.health}".strip()
-        return Trouble(text=words, head_is_gone=is_head and (slice_.is_dead or deleted), by_order=deleted)
+        gone = slice_.is_dead or deleted
+        hosts = tuple(target.name for target in self._targets(slice_)) if gone else ()
+        return Trouble(text=words, head_is_gone=is_head and gone, by_order=deleted, gone=hosts)
 
     def after_down(self) -> str:
         if adopted := ", ".join(self.provider.adopt):

@@ -265,6 +265,9 @@ def main(folder: Path) -> int:
         signal.signal(number, lambda *_: stop.set())
     request = Request.load(folder)
     require_visible_gpus(Accelerator.parse(request.accelerator))
+    if os.path.isdir(request.ray_folder):  # a holder that was killed, whose own folder is gone, had it
+        end_processes(marked_processes(request.cluster_id, ProcessId.current()))
+        shutil.rmtree(request.ray_folder, ignore_errors=True)
     os.makedirs(request.ray_folder, mode=0o700)
     try:
         good = hold_on(request, folder, stop)

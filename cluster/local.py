@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from cluster import machine
+from cluster.errors import ClusterError
 from cluster.machine import LOOPBACK, HostRequest, Request, ray_environment
 from cluster.place_code import Code
 from cluster.plan import Action, host_actions
@@ -36,6 +37,9 @@ class LocalProvider:
 
     def plan_anew(self) -> list[Action]:
         return self.plan_up()
+
+    def plan_mend(self, lost: Sequence[str]) -> list[Action]:
+        return []
 
     def plan_down(self) -> list[Action]:
         return host_actions("end", self._names())
@@ -82,6 +86,15 @@ class LocalProvider:
             ),
             created=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         )
+
+    def mend(self, cluster: Cluster, lost: Sequence[str], code: Code, say: Say) -> Sequence[Host]:
+        raise ClusterError(
+            f"an emulated host that has died does not come back: `spmd-launch down {self.spec.name} --force` and `up` "
+            "again, then `spmd-launch submit --resume JOB`"
+        )
+
+    def unmend(self, code: Code) -> None:
+        pass  # nothing was begun
 
     def start_on_head(self, module: str, code: Code) -> subprocess.Popen[bytes]:
         return subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Has Ray's cluster launcher make, list and end machines: `python -m cluster.on_launcher create|list|delete`.
+"""Has Ray's cluster launcher make, list and end machines: `python -m cluster.on_launcher create|list|end|delete`.
 
 Reads one line of JSON, so that no credential is in a command line; writes JSON lines: `{"say": ...}` on the way and at
 last the answer, or `{"error": ...}`. Ends when its input is closed: nothing is made for a client that is gone.
@@ -158,12 +158,34 @@ def _wait_until_running(launcher: Launcher, order: Order) -> list[dict[str, Any]
 
 
 def list_machines(order: Order) -> Order:
-    """`machines`, as they are now; with `gpus` in the order also that of their type, see `cluster.instance_gpus`."""
+    """`machines`, as they are now, and `taken`, the names of those that the cloud has taken back, where it tells.
+
+    With `gpus` in the order also that of their type, see `cluster.instance_gpus`.
+    """
     launcher = Launcher(order, ready_to_ask(order))
-    answer: Order = {"machines": launcher.listed()}
+    answer: Order = {"machines": launcher.listed(), "taken": []}
+    if order["machines"]["cloud"] == "aws":
+        from cluster import aws
+
+        answer["taken"] = aws.taken_back(launcher.provider.ec2.meta.client, order["tags"])
     if order["gpus"]:
         answer["gpus"] = told_by_aws(launcher.provider.ec2.meta.client, order["machines"]["machine_type"])
     return answer
+
+
+def end(order: Order) -> Order:
+    """Ends the machines of one request that have these names, those too that were asked for just now."""
+    launcher = Launcher(order, ready_to_ask(order))
+    start = time.monotonic()
+    while True:
+        own = [each for each in launcher.listed() if each["id"] == order["tags"][ID] and each["name"] in order["names"]]
+        if not own and time.monotonic() - start >= order["settle_s"]:
+            return {}
+        if time.monotonic() - start > END_TIMEOUT_S:
+            raise RefusedError(f"{', '.join(each['node'] for each in own)} still run after {END_TIMEOUT_S:g} s")
+        if own:
+            launcher.end([each["node"] for each in own])
+        time.sleep(1)
 
 
 def delete(order: Order) -> Order:
@@ -205,7 +227,9 @@ def _end_with_client() -> None:
     os._exit(1)
 
 
-ACTIONS: dict[str, Callable[[Order], Order]] = {"create": create, "list": list_machines, "delete": delete}
+ACTIONS: dict[str, Callable[[Order], Order]] = {
+    "create": create, "list": list_machines, "end": end, "delete": delete,
+}  # fmt: skip
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from typing import ClassVar, Protocol
 
 from cluster.place_code import Code
 from cluster.plan import Action
-from cluster.record import Cluster
+from cluster.record import Cluster, Host
 from cluster.spec import ClusterSpec
 
 Say = Callable[[str], None]
@@ -21,11 +21,13 @@ class Trouble:
         text: one line, as `slice pod-0: PREEMPTED`.
         head_is_gone: the head was one of them, and will not come back.
         by_order: somebody has deleted them, or the cluster itself has: nobody may ask for them again unbidden.
+        gone: names of the hosts that they were, and that will not come back.
     """
 
     text: str
     head_is_gone: bool = False
     by_order: bool = False
+    gone: tuple[str, ...] = ()
 
 
 class Provider(Protocol):
@@ -57,6 +59,14 @@ class Provider(Protocol):
         """As `plan_up`, if nothing were there; asks nobody."""
         ...
 
+    def plan_mend(self, lost: Sequence[str]) -> list[Action]:
+        """What `mend` would do, likewise; where a cloud can be asked, also for hosts that are not known to be lost.
+
+        Raises:
+            ClusterError: it cannot be asked.
+        """
+        ...
+
     def plan_down(self) -> list[Action]:
         """What `delete` would do, likewise.
 
@@ -78,6 +88,33 @@ class Provider(Protocol):
 
         Raises:
             ClusterError: what failed and on which host; `delete` then undoes whatever was half made.
+        """
+        ...
+
+    def mend(self, cluster: Cluster, lost: Sequence[str], code: Code, say: Say) -> Sequence[Host]:
+        """Makes hosts that a running cluster has lost, never its head, Ray nodes of it again, on machines of their own.
+
+        Whatever is left of them where they were is ended first. They wait for `attach`; `unmend` takes them back.
+
+        Args:
+            cluster: that is up.
+            lost: names of hosts.
+            code: as for `create`.
+            say: receives one line for each thing a waiting person wants to know, and why a host stays lost.
+
+        Returns:
+            The new records of those that are back, each with the index, name, folder and place that it had.
+
+        Raises:
+            ClusterError: why none is.
+        """
+        ...
+
+    def unmend(self, code: Code) -> None:
+        """Takes back what `mend` has begun, and what it has asked for that costs money; nothing else.
+
+        Raises:
+            ClusterError: what may be left.
         """
         ...
 

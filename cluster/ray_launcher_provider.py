@@ -26,10 +26,11 @@ from cluster.on_launcher import RUNNING
 from cluster.place_code import Code
 from cluster.plan import Action, host_actions
 from cluster.provider import Say, Trouble
-from cluster.record import Cluster, cluster_folder, home
+from cluster.record import Cluster, Host, cluster_folder, home
+from cluster.remote_machine import RemoteMachine
 from cluster.spec import ClusterSpec
 from cluster.ssh import Ssh, SshError
-from cluster.ssh_provider import SshProvider, close_tunnel, each
+from cluster.ssh_provider import SshProvider, close_tunnel, each, links_folder
 
 SSHD_TIMEOUT_S = 600.0
 SETUP_TIMEOUT_S = 1800.0
@@ -50,6 +51,7 @@ class RayLauncherProvider:
         self._hosts: SshProvider | None = None
         self._found: LauncherRequest | None = None  # another client's, maybe
         self._unsure = ""  # why it is not known beforehand whether the machines have the right GPUs
+        self._asked: tuple[str, ...] = ()  # names of machines that `mend` has asked for
 
     def find(self) -> Cluster | None:
         request = LauncherRequest.load(self.name)
@@ -83,7 +85,7 @@ class RayLauncherProvider:
         node_type = request.config["available_node_types"][self.machines.node_type]
         if self.machines.cloud == "aws" and "IamInstanceProfile" not in node_type["node_config"]:
             say(f"! {self.file.name} names no IamInstanceProfile, so the head cannot end these machines, only `down`")
-        answer = self._make(request, say)
+        answer = self._make(request, self.names, say)
         request = dataclasses.replace(request, identity_file=answer["identity_file"])
         request.save()
         hosts = self._connect(answer["machines"], request.identity_file)
@@ -91,13 +93,14 @@ class RayLauncherProvider:
             hosts.machines[0].ssh.known_hosts.unlink(missing_ok=True)
         say(f"waiting for sshd on {len(self.names)} host(s)")
         hosts.wait_for_sshd(hosts.machines, SSHD_TIMEOUT_S)
-        self._set_up(hosts, request, say)
+        self._set_up(hosts.machines, request, say)
         return hosts.create(code, say, head_has_code)
 
-    def _make(self, request: LauncherRequest, say: Say) -> dict[str, Any]:
+    def _make(self, request: LauncherRequest, names: tuple[str, ...], say: Say) -> dict[str, Any]:
+        """Asks for those of a request's machines that are not there."""
         dataclasses.replace(request, asked=time.time()).save()
         try:
-            return ask("create", request, say)
+            return ask("create", dataclasses.replace(request, names=names), say)
         except CloudRefusedError:
             request.save()  # every call was answered: no machine can come up unseen
             raise
@@ -118,6 +121,37 @@ class RayLauncherProvider:
             for name in self.names
         ]
         return [*machines, *host_actions("start", self.names, self.spec.accelerator)]
+
+    def plan_mend(self, lost: Sequence[str]) -> list[Action]:
+        request = LauncherRequest.load(self.name) or self._new_request()
+        there = self._running(request)
+        missing = [name for name in self.names if name not in there]
+        machines = [action for action in self._plan(set(there)) if action.verb == "create"]
+        return [*machines, *(Action(verb="start", kind="host", name=name) for name in dict.fromkeys([*missing, *lost]))]
+
+    def mend(self, cluster: Cluster, lost: Sequence[str], code: Code, say: Say) -> Sequence[Host]:
+        request = LauncherRequest.load(self.name)
+        assert request is not None  # `attach` has kept it
+        there = self._running(request)
+        self._asked = tuple(name for name in lost if name not in there)
+        if self._asked:
+            for name in self._asked:  # before: who goes on after a kill finds the new machines there already
+                Ssh(Target(name), Access(targets=()), self.name, links_folder(self.name)).forget_host_key()
+            self._make(request, self._asked, say)
+            request.save()
+            there = self._running(request)
+        hosts = self._connect([there[name] for name in self.names if name in there], request.identity_file)
+        machines = [machine for machine in hosts.machines if machine.host in lost]
+        hosts.wait_for_sshd(machines, SSHD_TIMEOUT_S if self._asked else 0.0)
+        self._set_up(machines, request, say)
+        return hosts.mend(cluster, lost, code, say)
+
+    def unmend(self, code: Code) -> None:
+        if self._hosts is not None:
+            self._hosts.unmend(code)
+        request = LauncherRequest.load(self.name)
+        if self._asked and request is not None:
+            ask("end", dataclasses.replace(request, names=self._asked), lambda _: None)
 
     def plan_down(self) -> list[Action]:
         request = LauncherRequest.load(self.name)
@@ -176,12 +210,18 @@ class RayLauncherProvider:
         request = LauncherRequest.load(self.name)
         if request is None:
             return []
-        running = {each["name"] for each in self._list(request) if each["state"] == RUNNING}
-        gone = [name for name in self.names if name not in running]
-        # Whether a person or the cloud has ended them is not told by Ray's launcher: nobody asks again unbidden.
+        answer = ask("list", request, lambda _: None)
+        running = {each["name"] for each in answer["machines"] if each["state"] == RUNNING}
+        taken = answer["taken"]  # where the cloud does not tell who has ended a machine, nobody asks again unbidden
         return [
-            Trouble(text=f"machine {name}: does not run", head_is_gone=name == self.names[0], by_order=True)
-            for name in gone
+            Trouble(
+                text=f"machine {name}: {'taken back by the cloud' if name in taken else 'does not run'}",
+                head_is_gone=name == self.names[0],
+                by_order=name not in taken,
+                gone=(name,),
+            )
+            for name in self.names
+            if name not in running
         ]
 
     def after_down(self) -> str:
@@ -246,11 +286,16 @@ class RayLauncherProvider:
         self._hosts = SshProvider(self.spec, access)
         return self._hosts
 
-    def _set_up(self, hosts: SshProvider, request: LauncherRequest, say: Say) -> None:
+    def _running(self, request: LauncherRequest) -> dict[str, Machine]:
+        """Those of a request's machines that run, by name."""
+        found = [each for each in self._list(request) if each["id"] == request.request_id]
+        return {each["name"]: each for each in found if each["state"] == RUNNING}
+
+    def _set_up(self, machines: Sequence[RemoteMachine], request: LauncherRequest, say: Say) -> None:
         commands = setup_commands(request.config, self.machines.node_type)
-        if commands:
+        if commands and machines:
             say(f"running {len(commands)} setup command(s) of {self.file.name} on each host")
-            each(hosts.machines, lambda machine: _run_all(machine.ssh, commands))
+            each(machines, lambda machine: _run_all(machine.ssh, commands))
 
 
 def _run_all(ssh: Ssh, commands: Sequence[str]) -> None:

@@ -54,6 +54,9 @@ class RayProvider:
     def plan_anew(self) -> list[Action]:
         return self.plan_up()
 
+    def plan_mend(self, lost: Sequence[str]) -> list[Action]:
+        return []
+
     def plan_down(self) -> list[Action]:
         try:
             hosts = json.loads((self.folder / "request.json").read_text())["hosts"]
@@ -81,6 +84,15 @@ class RayProvider:
             raise
         say(f"hosts: {', '.join(f'{host.name} ({host.address})' for host in cluster.hosts)}")
         return cluster
+
+    def mend(self, cluster: Cluster, lost: Sequence[str], code: Code, say: Say) -> Sequence[Host]:
+        raise ClusterError(
+            f"the Ray at {self.address} is not ours, and only its owner can start nodes of it again; then "
+            f"`spmd-launch down {self.spec.name}` and `up`"
+        )
+
+    def unmend(self, code: Code) -> None:
+        pass  # nothing was begun
 
     def start_on_head(self, module: str, code: Code) -> subprocess.Popen[bytes]:
         return self._start(code, module)

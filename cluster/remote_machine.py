@@ -185,6 +185,12 @@ class RemoteMachine:
         except subprocess.TimeoutExpired:
             let_go(process)
 
+    def take_back(self, code: Code) -> None:
+        """Undoes what was done since `look`, as far as the machine can be reached; else it does so itself."""
+        if self._python:
+            with contextlib.suppress(SshError):
+                self.remove(code, purge=False)
+
     def remove(self, code: Code, purge: bool) -> list[str]:
         """Ends what the cluster has there, and with `purge` removes our whole folder.
 

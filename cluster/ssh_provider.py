@@ -19,13 +19,13 @@ from typing import ClassVar, TypeVar
 from cluster.access import Access
 from cluster.errors import ClusterError
 from cluster.host_facts import problems, warnings
-from cluster.machine import NETWORK_LEASE_S, HostRequest, MachineUp, Request
+from cluster.machine import MachineUp
 from cluster.place_code import Code
 from cluster.plan import Action, host_actions
 from cluster.provider import Say, Trouble
 from cluster.record import Cluster, Host, cluster_folder, home, short_folder
+from cluster.remote_host import record_of, rejoin, request_of
 from cluster.remote_machine import RemoteMachine
-from cluster.slices import emulated_place
 from cluster.spec import ClusterSpec, SshProviderSpec
 from cluster.ssh import Ssh, SshError
 from cluster.tunnel import Tunnel, client_run_folder, make_run_folder
@@ -54,6 +54,7 @@ class SshProvider:
         self.name = spec.name
         self._links = links_folder(spec.name)
         self.machines = [RemoteMachine(Ssh(target, access, spec.name, self._links), spec) for target in access.targets]
+        self._mended: list[RemoteMachine] = []
 
     def find(self) -> Cluster | None:
         make_run_folder(self._links)
@@ -68,12 +69,16 @@ class SshProvider:
     def plan_anew(self) -> list[Action]:
         return self.plan_up()
 
+    def plan_mend(self, lost: Sequence[str]) -> list[Action]:
+        return [Action(verb="start", kind="host", name=host, detail="lost, and brought back") for host in lost]
+
     def plan_down(self) -> list[Action]:
         return host_actions("end", [machine.host for machine in self.machines], "the machine goes on")
 
     def create(self, code: Code, say: Say, head_has_code: Callable[[], None]) -> Cluster:
         make_run_folder(self._links)
-        self._require_good_hosts(say)
+        say(f"looking at {len(self.machines)} host(s)")
+        self._require_good(self.machines, say)
         try:
             each(self.machines, lambda machine: machine.prepare(code, say))
             return self._start(code, say, head_has_code)
@@ -82,6 +87,31 @@ class SshProvider:
             if left and isinstance(error, ClusterError):
                 raise ClusterError(f"{error}\nnot all that was begun could be undone:\n{_indented(left)}") from error
             raise
+
+    def mend(self, cluster: Cluster, lost: Sequence[str], code: Code, say: Say) -> Sequence[Host]:
+        make_run_folder(self._links)
+        head, *others = self.machines
+        self._mended = [machine for machine in others if machine.host in lost]
+        token = head.ssh.run(["cat", str(Path(head.look().home) / "clusters" / self.name / "token")]).decode()
+        known = {host.name: host for host in cluster.hosts}
+
+        def mend(machine: RemoteMachine) -> Host | None:
+            try:
+                self._require_good([machine], say, beside=[head])
+                return rejoin(machine, known[machine.host], cluster, token, code, say)
+            except ClusterError as error:
+                machine.take_back(code)
+                say(f"! {error}")
+                return None
+
+        say(f"looking at {', '.join(lost)}")
+        back = [host for host in each(self._mended, mend) if host is not None]
+        if not back:
+            raise ClusterError(f"none of {', '.join(lost)} could be brought back")
+        return back
+
+    def unmend(self, code: Code) -> None:
+        each(self._mended, lambda machine: machine.take_back(code))
 
     def start_on_head(self, module: str, code: Code) -> subprocess.Popen[bytes]:
         return self.machines[0].start(code, "-m", module)
@@ -158,13 +188,18 @@ class SshProvider:
 
         each(machines, wait)
 
-    def _require_good_hosts(self, say: Say) -> None:
-        say(f"looking at {len(self.machines)} host(s)")
-        facts = each(self.machines, RemoteMachine.look)
-        self._require_no(problems(facts))
+    def _require_good(self, machines: Sequence[RemoteMachine], say: Say, beside: Sequence[RemoteMachine] = ()) -> None:
+        """Refuses machines that cannot be hosts, alone or `beside` those that are.
+
+        Raises:
+            ClusterError: why.
+        """
+        hosts = [machine.known for machine in beside]
+        facts = each(machines, RemoteMachine.look)
+        self._require_no(problems([*hosts, *facts]))
         if self.spec.image is not None:
-            facts = each(self.machines, lambda machine: machine.fetch_image(say))
-            self._require_no(problems(facts))
+            facts = each(machines, lambda machine: machine.fetch_image(say))
+            self._require_no(problems([*hosts, *facts]))
         for machine in facts:
             for warning in warnings(machine):
                 say(f"! {warning}")
@@ -178,7 +213,7 @@ class SshProvider:
         cluster_id, token = uuid.uuid4().hex, secrets.token_hex(32)
         head, *others = self.machines
         for index, machine in enumerate(self.machines):
-            machine.begin(code, self._request(index, machine, cluster_id, code), token)
+            machine.begin(code, request_of(machine, index, cluster_id, code), token)
         head_has_code()
         head_up = head.wait_until_up()
         say(f"{head.host}: up, the head")
@@ -195,32 +230,8 @@ class SshProvider:
             holder=head_up.holder,
             gcs_address=head_up.gcs_address,
             run_folder=short_folder(cluster_id),
-            hosts=tuple(
-                Host(
-                    index=index,
-                    name=machine.host,
-                    node_id=up.node_ids[machine.host],
-                    address=machine.known.address,
-                    folder=str(machine.folder / "hosts" / machine.host),
-                    place=up.places[machine.host],
-                )
-                for index, (machine, up) in enumerate(zip(self.machines, ups, strict=True))
-            ),
+            hosts=tuple(record_of(*machine) for machine in zip(self.machines, range(len(ups)), ups, strict=True)),
             created=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-        )
-
-    def _request(self, index: int, machine: RemoteMachine, cluster_id: str, code: Code) -> Request:
-        place = emulated_place(self.spec.hardware, self.name, index) if self.spec.emulate else None
-        return Request(
-            cluster_id=cluster_id,
-            ray_folder=short_folder(cluster_id),
-            node_env={
-                "PYTHONPATH": str(code.folder(machine.folder)),
-                "SPMD_LAUNCH_HOME": machine.known.home,
-                "SPMD_LAUNCH_LEASE_S": NETWORK_LEASE_S,
-            },
-            accelerator=self.spec.accelerator,
-            hosts=(HostRequest(index=index, name=machine.host, address=machine.known.address, place=place),),
         )
 
 

@@ -4,7 +4,7 @@ import datetime
 import json
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from google.api_core.operation import Operation
 
@@ -97,15 +97,20 @@ class TpuSlices:
 
     # -- up
 
-    def ask_for(self, metadata: Mapping[str, str], say: Say) -> list[str]:
+    def ask_for(self, metadata: Mapping[str, str], say: Say, only: Collection[str] | None = None) -> list[str]:
         """Asks for those that are not there, and for dead ones again; returns the names of those that it asked for.
+
+        Args:
+            metadata: of their machines.
+            say: receives one line for each.
+            only: names of slices; None: all.
 
         Raises:
             ClusterError: the cloud refuses.
         """
         if not self.request_id():
             self.remember(secrets.token_hex(4))
-        found = self.now()
+        found = [slice_ for slice_ in self.now() if only is None or slice_.name in only]
         self._require_ours(found)
         for dead in found:
             if dead.is_dead or dead.is_going:
@@ -143,8 +148,15 @@ class TpuSlices:
                     f"delete {slice_.name} --force --zone {self.provider.zone} --project {self.provider.project}`"
                 )
 
-    def wait(self, say: Say) -> list[Slice]:
+    def wait(self, say: Say, only: Collection[str] | None = None) -> list[Slice]:
         """Waits until all are whole, as long as it takes; says each change.
+
+        Args:
+            say: receives one line for each.
+            only: names of slices; None: all.
+
+        Returns:
+            All slices of the cluster file.
 
         Raises:
             ClusterError: one will never be.
@@ -154,7 +166,8 @@ class TpuSlices:
         pause = FIRST_POLL_S
         while True:
             found = self.now()
-            for slice_ in found:
+            awaited = [slice_ for slice_ in found if only is None or slice_.name in only]
+            for slice_ in awaited:
                 if slice_.state == ABSENT and said.get(slice_.name, ABSENT) != ABSENT:
                     raise ClusterError(f"slice {slice_.name} was {said[slice_.name]}, and somebody has deleted it")
                 if said.get(slice_.name) != slice_.state:
@@ -162,7 +175,7 @@ class TpuSlices:
                     pause = FIRST_POLL_S
                     say(f"{slice_.name}: {slice_.state} since {datetime.datetime.now():%H:%M:%S}")
                 self._require_hope(slice_, incomplete_since)
-            if all(self.is_ready(slice_) for slice_ in found):
+            if all(self.is_ready(slice_) for slice_ in awaited):
                 return found
             time.sleep(pause)
             pause = min(pause * POLL_GROWTH, LAST_POLL_S)
@@ -186,14 +199,17 @@ class TpuSlices:
 
     # -- down
 
-    def delete(self) -> None:
+    def delete(self, only: Collection[str] | None = None) -> None:
         """Deletes all that this cluster's `up` has made, those of an earlier file too; returns when none is left.
+
+        Args:
+            only: names of slices; None: all.
 
         Raises:
             ClusterError: what is left, or that the cloud cannot be asked.
         """
         if self.request_id() and not self.adopted:
-            self._delete(lambda slice_: True)
+            self._delete(lambda slice_: only is None or slice_.name in only)
 
     def _delete(self, is_meant: Callable[[Slice], bool]) -> None:
         """Deletes those of ours."""

@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import ray.util
+
 from cluster.abandoned import end_abandoned_ranks
 from cluster.leave import leave
 from cluster.processes import MARKER
@@ -49,7 +51,6 @@ class Agent:
     Args:
         host: this host's name.
         folder: ours on this host's disk.
-        address: this host's address, for rank 0's coordination service.
         accelerator: kind of the devices that JAX is to find here.
         devices_per_host, cluster_env: as in the cluster file.
         code_digest: of the code that the template runs until a job brings another.
@@ -61,7 +62,6 @@ class Agent:
         self,
         host: str,
         folder: str,
-        address: str,
         accelerator: str,
         devices_per_host: int,
         cluster_env: dict[str, str],
@@ -71,7 +71,7 @@ class Agent:
     ):
         self.host = host
         self.folder = Path(folder)
-        self.address = address
+        self.address = ray.util.get_node_ip_address()  # of its raylet: another, where another machine is the host now
         self.accelerator = accelerator
         self.devices_per_host = devices_per_host
         self.cluster_env = cluster_env
@@ -101,6 +101,10 @@ class Agent:
     async def put_code(self, digest: str, archive: bytes) -> None:
         """Unpacks a copy of our packages; see `launcher.code_copy`."""
         await asyncio.to_thread(unpack, archive, self._code(digest), digest)
+
+    async def base_code(self) -> str:
+        """The digest of the code that the template runs; of a host that is new, the one that `up` brought."""
+        return self.code_digest
 
     async def put_file(self, digest: str, name: str, data: bytes) -> None:
         """Stores an input file under its content's digest."""

@@ -19,6 +19,7 @@ from launcher.code_copy import CodeFile, read_code, source_root
 from launcher.errors import FailureError, UserError
 from launcher.go_on import go_on
 from launcher.job_folder import all_jobs, jobs_folder, settle_lost_jobs, unfinished_jobs
+from launcher.mend import lost_hosts, mend
 from launcher.parity import Difference, compare
 from launcher.protocol import Connection
 from launcher.record_copy import refresh
@@ -38,6 +39,7 @@ class BringUp:
         cluster: that is up now.
         facts: one a host; empty if it was up already.
         differences: between hosts, none that matters.
+        mended: hosts that it had lost, and has again.
         seconds: it took.
     """
 
@@ -45,10 +47,13 @@ class BringUp:
     facts: Sequence[HostFacts]
     differences: Sequence[Difference]
     seconds: float
+    mended: Sequence[str] = ()
 
 
 def up(spec: ClusterSpec, say: Say) -> BringUp:
-    """Brings a cluster up, or finds that it is; whatever it half built is gone when it raises.
+    """Brings a cluster up, or finds that it is, and brings back the hosts that it has lost.
+
+    Whatever it half built is gone when it raises.
 
     Args:
         spec: what is asked for.
@@ -56,7 +61,7 @@ def up(spec: ClusterSpec, say: Say) -> BringUp:
 
     Raises:
         UserError: a cluster of that name is up with another spec or version of this code, or a job has the name.
-        FailureError: hosts did not come up, or they differ in what matters.
+        FailureError: hosts did not come up or back, or they differ in what matters.
     """
     start = time.monotonic()
     files = read_code(source_root())
@@ -66,15 +71,17 @@ def up(spec: ClusterSpec, say: Say) -> BringUp:
             if existing is not None:
                 require_same_launcher(existing, files)
                 forget(spec.name)
-                return BringUp(existing, (), (), time.monotonic() - start)
+                lost = lost_hosts(existing)
+                cluster = mend(provider, existing, lost, packed(files), say) if lost else existing
+                return BringUp(cluster, (), (), time.monotonic() - start, mended=lost)
             require_free_name(spec)
-            lost = unfinished_jobs(spec.name) if provider.resumes else []
+            unfinished = unfinished_jobs(spec.name) if provider.resumes else []
             cluster, facts, differences = _bring_up(provider, spec, files, say)
         except ClusterError as error:
             raise FailureError(str(error)) from error
     forget(spec.name)
-    if lost and spec.storage_outlives_hosts:
-        go_on(cluster, lost, say)
+    if unfinished and spec.storage_outlives_hosts:
+        go_on(cluster, unfinished, say)
     return BringUp(cluster, facts, differences, time.monotonic() - start)
 
 
@@ -187,7 +194,7 @@ def _existing(provider: Provider, spec: ClusterSpec) -> Cluster | None:
     if found is None:
         return None
     known = Cluster.load(spec.name)
-    if known is not None and known.cluster_id == found.cluster_id and known.alive():
+    if known is not None and known.cluster_id == found.cluster_id and known.hosts == found.hosts and known.alive():
         return known
     save_spec(spec)
     return provider.attach(found)

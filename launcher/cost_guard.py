@@ -21,7 +21,7 @@ PERIOD_S = 0.5
 RETRY_S = 10.0
 START_S = 600.0  # an `up` that takes longer has been given up by its client
 # Requests that are something to do, and that a cluster which goes down refuses; others only look.
-WORK = ("submit", "gang", "blob", "exec", "inspect", "lock")
+WORK = ("submit", "gang", "blob", "exec", "inspect", "lock", "mend", "take-in")
 
 
 class CostGuard:

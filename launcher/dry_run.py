@@ -9,13 +9,14 @@ from cluster.errors import ClusterError
 from cluster.farewell import kept_farewell
 from cluster.plan import Action
 from cluster.prices import Quote, quotes_of, total
-from cluster.provider import provider_for
+from cluster.provider import Provider, provider_for
 from cluster.record import Cluster, cluster_names, load_spec
 from cluster.spec import ClusterSpec
 from launcher.bringup import find_existing, require_free_name, require_known, require_same_request
 from launcher.code_copy import read_code, source_root
 from launcher.errors import FailureError
 from launcher.job_folder import unfinished_jobs
+from launcher.mend import lost_hosts
 from launcher.record_copy import refresh
 from launcher.version_skew import require_same_launcher
 from launcher.went_down import went_down
@@ -73,8 +74,8 @@ def plan_up(spec: ClusterSpec) -> Plan:
             existing = find_existing(provider, spec)
             if existing is not None:
                 require_same_launcher(existing, read_code(source_root()))
-                notes.append(f"cluster {spec.name} is up already, since {existing.created}: there is nothing to do")
-                actions = [Action(verb="keep", kind="host", name=host.name) for host in existing.hosts]
+                actions, note = _plan_mend(provider, existing)
+                notes.append(f"cluster {spec.name} is up already, since {existing.created}{note}")
             else:
                 require_free_name(spec)
                 actions = provider.plan_up()
@@ -90,6 +91,25 @@ def plan_up(spec: ClusterSpec) -> Plan:
             notes.append(f"the cloud cannot be asked, so this is as if nothing were there: {why}")
             actions = provider.plan_anew()
     return _plan("up", spec, actions, notes)
+
+
+def _plan_mend(provider: Provider, existing: Cluster) -> tuple[list[Action], str]:
+    """What would be done to a cluster that is up, and a note on it."""
+    known = Cluster.load(existing.name)
+    note = ": there is nothing to do"
+    lost: list[str] = []
+    if known is not None and known.cluster_id == existing.cluster_id and known.alive():
+        lost = lost_hosts(known)
+    else:  # another client's: there is no way to its supervisor yet
+        note = "; whether it has lost hosts is known when this client has joined it"
+    mending = provider.plan_mend(lost)
+    started = {action.name for action in mending if action.kind == "host"}
+    if started:
+        note = f"; it has lost hosts, which are brought back while its jobs go on: {', '.join(sorted(started))}"
+    elif lost:
+        note = f"; it has lost {', '.join(lost)}, which `up` cannot bring back: `down` and `up` begin anew"
+    kept = [Action(verb="keep", kind="host", name=host.name) for host in existing.hosts if host.name not in started]
+    return [*kept, *mending], note
 
 
 def plan_down(name: str) -> Plan:

@@ -1,6 +1,7 @@
 """The hosts of a cluster: their agents, which of them are alive, and which job holds which."""
 
 import asyncio
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -24,6 +25,8 @@ class HostPool:
         suspects: `{host: why}`: hosts that a vote of copies, or a replay, has named; they are given out last.
         leaving: `{host: notice}`: hosts that their cloud will end; no job is started on them.
         waiting: hosts that the first job of the queue needs; 0: none is queued.
+        coming: hosts that a client brings back; lost until they are taken in (`launcher.host_return`).
+        coming_until: how long the client's word for that is good, by the monotonic clock.
     """
 
     def __init__(self, agents: Mapping[str, Any], units: Sequence[tuple[str, ...]] | None = None):
@@ -34,6 +37,8 @@ class HostPool:
         self.suspects: dict[str, str] = {}
         self.leaving: dict[str, Notice] = {}
         self.waiting = 0
+        self.coming: frozenset[str] = frozenset()
+        self.coming_until = -math.inf
         self._free_since: dict[str, float] = {}
 
     def order(self) -> list[tuple[str, ...]]:
@@ -86,7 +91,7 @@ class HostPool:
 
     async def all_answer(self, hosts: Iterable[str]) -> bool:
         """Whether all of these are alive now."""
-        return all(await asyncio.gather(*(self._answers(host, 0.0) for host in hosts)))
+        return not await self.silent(hosts, 0.0)
 
     async def available(self, job: str, expected: Iterable[str], patience_s: float) -> list[str]:
         """Hosts that are alive, with all of their unit, and that no other job holds, in the order of ranks.
@@ -100,13 +105,23 @@ class HostPool:
         patient = set(expected)
         waits = {host: patience_s if host in patient else 0.0 for host in mine}
         alive = await asyncio.gather(*(self._answers(host, waits[host]) for host in mine))
-        found = {host for host, answers in zip(mine, alive, strict=True) if answers}
+        found = {host for host, answers in zip(mine, alive, strict=True) if answers} - self.on_the_way()
         self.lost = (self.lost - set(mine)) | (set(mine) - found)
         return [host for unit in self.units if found.issuperset(unit) for host in unit]
 
+    def on_the_way(self) -> frozenset[str]:
+        """Hosts that are being brought back: there, maybe, but not compared with the others yet."""
+        return self.coming if time.monotonic() < self.coming_until else frozenset()
+
+    async def silent(self, hosts: Iterable[str], patience_s: float) -> list[str]:
+        """Those of these that do not answer for so long."""
+        asked = list(hosts)
+        answers = await asyncio.gather(*(self._answers(host, patience_s) for host in asked))
+        return [host for host, answered in zip(asked, answers, strict=True) if not answered]
+
     async def look_for_lost(self) -> bool:
         """Asks the lost hosts once more, as one that was cut off joins again; returns whether one is back."""
-        lost = sorted(self.lost)
+        lost = sorted(self.lost - self.on_the_way())
         answers = await asyncio.gather(*(self._answers(host, 0.0) for host in lost))
         back = {host for host, answered in zip(lost, answers, strict=True) if answered}
         self.lost -= back

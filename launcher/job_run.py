@@ -147,7 +147,7 @@ class JobRun:
                 available=available,
                 sizes=self.sizes,
                 leaving=pool.with_units(pool.leaving),
-                waited_s=time.monotonic() - failed_at,
+                waited_s=time.monotonic() - max(failed_at, pool.coming_until),  # of hosts that come nobody despairs
             )
             if isinstance(decision, Retry):
                 where = self._where_from(len(decision.hosts))

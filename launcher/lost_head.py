@@ -59,6 +59,8 @@ def describe_troubles(cluster: Cluster) -> list[str]:
     if any(trouble.head_is_gone for trouble in found):
         goes_on = "; its jobs go on there from their storage" if cluster.spec.storage_outlives_hosts else ""
         lines.append(f"the head is gone: `spmd-launch up FILE` asks for new machines{goes_on}")
+    elif any(trouble.gone for trouble in found):
+        lines.append("`spmd-launch up FILE` asks for new machines in their place, while jobs run")
     return lines
 
 

@@ -76,7 +76,6 @@ async def _start(ray: Any, cluster: Cluster, code_digest: str) -> list[HostFacts
             options.agent(host),
             host.name,
             host.folder,
-            host.address,
             spec.jax_hardware.kind,
             spec.devices_per_host,
             dict(spec.env),
@@ -86,11 +85,13 @@ async def _start(ray: Any, cluster: Cluster, code_digest: str) -> list[HostFacts
         )
         for host in cluster.hosts
     ]
+    names = [host.name for host in cluster.hosts]
     supervisor = start(Supervisor, options.supervisor(), cluster.name)
     serving = supervisor.ready.remote()
     archive = ray.put((cluster.folder / "blobs" / code_digest).read_bytes())
     await asyncio.gather(*(agent.put_code.remote(code_digest, archive) for agent in agents))
-    facts, _, _ = await asyncio.gather(gather_facts(agents), probe_storage(cluster, agents), serving)
+    storage = probe_storage(spec, dict(zip(names, agents, strict=True)))
+    facts, _, _ = await asyncio.gather(gather_facts(agents), storage, serving)
     for agent in agents:
         agent.fill_standby.remote()
     await supervisor.begin.remote()

@@ -12,7 +12,7 @@ from typing import Any
 
 import ray
 
-from cluster.record import NAMESPACE, Cluster
+from cluster.record import NAMESPACE, Cluster, Host
 from cluster.slices import rank_units
 from launcher import host_report
 from launcher.blobs import BlobStore
@@ -21,6 +21,7 @@ from launcher.client_server import ClientServer, Wire
 from launcher.cost_guard import CostGuard
 from launcher.errors import FailureError, UserError
 from launcher.host_pool import HostPool
+from launcher.host_return import OPS, HostReturn
 from launcher.interactive import WORKLOAD
 from launcher.interactive_talk import GangTalk
 from launcher.job import JobSpec, JobState
@@ -63,6 +64,7 @@ class Supervisor:
             {host.name: actor(f"agent:{host.name}") for host in cluster.hosts},
             rank_units({host.name: host.place for host in cluster.hosts}),
         )
+        self.returning = HostReturn(self.pool, self.blobs)
         self.keeper = actor("keeper") if cluster.spec.head_disk_is_private else None
         self._tasks: set[asyncio.Task[Any]] = set()
         end_with_raylet(cluster.spec.provider.owns_ray)
@@ -89,7 +91,7 @@ class Supervisor:
 
     async def _answer(self, request: Message, data: bytes) -> Message:
         with self.guard.request(request["op"]):
-            return await self._do(request, data)
+            return await (self._bring_back(request) if request["op"] in OPS else self._do(request, data))
 
     async def _do(self, request: Message, data: bytes) -> Message:
         answer: Message = {}
@@ -138,7 +140,10 @@ class Supervisor:
         job = self._job(request["name"])
         while True:
             job.record.changed.clear()
-            yield job.record.glance() | {"waits_for": self._holders(job)}
+            yield job.record.glance() | {
+                "waits_for": self._holders(job),
+                "lost": sorted(self.pool.lost - self.pool.on_the_way()),
+            }
             if job.record.state.ended:
                 return
             with contextlib.suppress(TimeoutError):
@@ -162,7 +167,22 @@ class Supervisor:
             "jobs": [job.record.snapshot() for job in self.jobs.values()],
             "queue": self.queue,
             "limits": self.guard.state(),
+            "returning": self.returning.state(),
         }
+
+    async def _bring_back(self, request: Message) -> Message:
+        if request["op"] == "lost":
+            return await self.returning.lost()
+        hosts = request["hosts"]
+        if request["op"] == "mend":
+            return self.returning.hear(request["by"], hosts)
+        new = [Host.from_json(host) for host in hosts]
+        self.cluster = await self.returning.take_in(self.cluster, request["by"], new)
+        self.cluster.save()  # they may be other machines now, which everybody is to know
+        for job in self.jobs.values():
+            job.cluster = self.cluster
+        self._start_next()
+        return {"cluster": self.cluster.to_json()}
 
     async def _stacks(self, name: str) -> Message:
         gang = self._job(name).gang

@@ -26,7 +26,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="With --dry-run.")
 @_json
 @click.option("--yes", is_flag=True, help="Do not ask before hosts are made that cost money.")
 def up(file: Path, dry_run: bool, as_json: bool, yes: bool) -> None:
-    """Bring up the cluster that FILE describes; nothing happens if it is up."""
+    """Bring up the cluster that FILE describes; of one that is up, bring back the hosts that it has lost."""
     spec = load(file)
     if _shown(dry_run, as_json, lambda: plan_up(spec)):
         return
@@ -40,6 +40,9 @@ def up(file: Path, dry_run: bool, as_json: bool, yes: bool) -> None:
         click.echo(parity_table(done.facts, done.differences))
         hosts = f"{done.cluster.spec.num_hosts} host(s) x {spec.devices_per_host} device(s)"
         click.echo(f"\ncluster {spec.name} is READY: {hosts}, {seconds(done.seconds)}")
+    elif done.mended:
+        hosts = f"has {', '.join(done.mended)} again"
+        click.echo(f"cluster {spec.name}, up since {done.cluster.created}, {hosts}: {seconds(done.seconds)}")
     else:
         click.echo(f"cluster {spec.name} is up already, since {done.cluster.created}")
     next_commands(

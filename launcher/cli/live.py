@@ -15,8 +15,12 @@ RATE_WINDOW_S = 10.0
 SILENT_S = 2.0
 
 
+def _nothing(snapshot: Snapshot) -> Iterable[str]:
+    return ()
+
+
 def follow(
-    cluster: Cluster, job: str, *, to_stderr: bool = False, said: Callable[[], Iterable[str]] = tuple
+    cluster: Cluster, job: str, *, to_stderr: bool = False, said: Callable[[Snapshot], Iterable[str]] = _nothing
 ) -> Snapshot:
     """Shows the job until it ends; returns its last snapshot.
 
@@ -24,7 +28,7 @@ def follow(
         cluster: that it runs on.
         job: name.
         to_stderr: standard output is kept for something else.
-        said: gives lines to show that were not shown yet, as the ranks' output.
+        said: hears each snapshot, and gives lines to show that were not shown yet, as the ranks' output.
     """
     return _show(LiveLine(job, said), snapshots(cluster, job), to_stderr)
 
@@ -61,7 +65,7 @@ def _show_plain(line: "LiveLine", snapshots: Iterator[Snapshot], to_stderr: bool
 class LiveLine:
     """Turns snapshots into one line; remembers enough of them to know the rate."""
 
-    def __init__(self, job: str, said: Callable[[], Iterable[str]] = tuple):
+    def __init__(self, job: str, said: Callable[[Snapshot], Iterable[str]] = _nothing):
         self.job = job
         self._said = said
         self._seen: list[tuple[float, int]] = []
@@ -71,7 +75,7 @@ class LiveLine:
         """What a person should read and has not been shown yet: failures, and what was done about them."""
         notes = snapshot.get("notes", [])[self._notes_shown :]
         self._notes_shown += len(notes)
-        return [*self._said(), *(f"! {note}" for note in notes)]
+        return [*self._said(snapshot), *(f"! {note}" for note in notes)]
 
     def render(self, snapshot: Snapshot) -> str:
         state = snapshot["state"]

@@ -117,11 +117,14 @@ def _print_cluster(cluster: dict[str, Any]) -> None:
             click.echo(f"! {host['name']} is suspect: {host['suspect']}")
         if host.get("notice"):
             click.echo(f"! {host['name']}: {host['notice']}; no job is started on it")
+    if (returning := cluster.get("returning", {})).get("hosts"):
+        click.echo(f"! bringing back {', '.join(returning['hosts'])} since {returning['since']}")
     alive = [job for job in cluster["jobs"] if job["state"] in ("QUEUED", "STARTING", "RUNNING", "RECOVERING")]
     for job in alive:
         click.echo(f"  job {job['name']} {job['state']} {_steps(job)}")
     watch = [f"spmd-launch status {job['name']} --watch" for job in alive[:1]]
-    next_commands(*watch, "spmd-launch jobs", f"spmd-launch down {cluster['name']}")
+    back = ["spmd-launch up FILE"] if cluster["state"] == "LOST HOSTS" else []
+    next_commands(*back, *watch, "spmd-launch jobs", f"spmd-launch down {cluster['name']}")
 
 
 def _show_job(name: str, as_json: bool) -> bool:

@@ -147,12 +147,18 @@ def watch_to_end(cluster: Cluster, job: str, as_json: bool, with_output: bool = 
     from launcher.cli.live import follow
     from launcher.cli.logs import new_lines
     from launcher.cli.results import find_job, show_results
+    from launcher.host_watch import HostWatch
     from launcher.lost_head import HeadLostError, bring_back
+    from launcher.snapshots import ENDED
 
     shown: dict[str, int] = {}
 
-    def said() -> Iterable[str]:
-        return new_lines(find_job(job), shown) if with_output else ()
+    watch = HostWatch(find_job(job).spec().max_preemptions)
+
+    def said(snapshot: dict[str, Any]) -> Iterable[str]:
+        if snapshot["state"] not in ENDED:
+            watch.hear(cluster, snapshot.get("lost", []))
+        return [*watch.news(), *(new_lines(find_job(job), shown) if with_output else ())]
 
     final = None
     try:
@@ -160,7 +166,11 @@ def watch_to_end(cluster: Cluster, job: str, as_json: bool, with_output: bool = 
             try:
                 final = follow(cluster, job, to_stderr=as_json, said=said)
             except HeadLostError as lost:
+                watch.end()
                 cluster = bring_back(cluster, job, str(lost), say)
+            finally:
+                if left := watch.end():
+                    say(left)
     except KeyboardInterrupt:
         click.echo(f"\ndetached: job {job} goes on")
         _next_for_running(job)

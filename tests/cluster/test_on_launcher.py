@@ -7,6 +7,7 @@ from typing import Any
 import boto3
 import pytest
 from moto import mock_aws
+from moto.ec2.models import ec2_backends
 
 from cluster import aws, aws_leftovers, instance_gpus, on_launcher
 from cluster.errors import ClusterError
@@ -71,6 +72,21 @@ def test_what_is_made_is_marked_found_again_and_ended(ec2: Any, capsys: pytest.C
     assert not aws.instances(ec2, {on_launcher.CLUSTER: ""}) and not aws.groups(ec2, "team-gpus")
 
 
+def test_what_the_cloud_has_taken_back_is_told_from_what_a_person_has_ended(ec2: Any) -> None:
+    made = [machine["node"] for machine in on_launcher.create(order())["machines"]]
+    assert on_launcher.list_machines(order())["taken"] == []
+    ec2.terminate_instances(InstanceIds=made)  # moto: Client.UserInitiatedShutdown
+    assert on_launcher.list_machines(order()) == {"machines": [], "taken": []}
+    [backend] = [regions["us-west-2"] for regions in ec2_backends.values()]
+    backend.get_instance(made[1]).state_reason.code = "Server.SpotInstanceTermination"
+    assert on_launcher.list_machines(order())["taken"] == ["gpus-1"]
+    assert on_launcher.create(order() | {"names": ["gpus-1"]})["made"] == ["gpus-1"]
+    assert on_launcher.list_machines(order())["taken"] == [], "the one that had the name before counts no more"
+    on_launcher.create(order())
+    assert on_launcher.end(order() | {"names": ["gpus-1"]}) == {}
+    assert [machine["name"] for machine in on_launcher.list_machines(order())["machines"]] == ["gpus-0"]
+
+
 def test_a_disk_that_is_to_stay_is_said(ec2: Any) -> None:
     disk = {"DeviceName": "/dev/sdb", "Ebs": {"VolumeSize": 7, "DeleteOnTermination": False}}
     config = changed(AWS, "available_node_types.gpu.node_config.BlockDeviceMappings", [disk])
@@ -124,9 +140,9 @@ def test_a_refusal_is_what_ray_printed_where_its_error_says_nothing(
 
 
 def test_a_list_tells_on_order_which_gpus_the_type_has(ec2: Any) -> None:
-    assert on_launcher.list_machines(order()) == {"machines": []}
+    assert on_launcher.list_machines(order()) == {"machines": [], "taken": []}
     told = on_launcher.list_machines(order() | {"gpus": True})
-    assert told == {"machines": [], "gpus": {"gpus": [["H100", 8]], "why": ""}}
+    assert told == {"machines": [], "taken": [], "gpus": {"gpus": [["H100", 8]], "why": ""}}
     assert instance_gpus.told_by_aws(ec2, "m5.large") == {"gpus": [], "why": "this type has no GPUs"}
     assert instance_gpus.told_by_aws(ec2, "p5.49xlarge") == {"gpus": [], "why": "there is no such type in this region"}
     assert instance_gpus.told_by_aws(ec2, "")["gpus"] is None

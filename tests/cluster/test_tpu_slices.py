@@ -8,20 +8,20 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 pytest.importorskip("google.cloud.tpu_v2", reason="the extra gcp is not installed")
 
-from cluster import tpu_cloud, tpu_delete, tpu_slices, tpu_zones
+from cluster import gcp_tpu_provider, tpu_cloud, tpu_delete, tpu_slices, tpu_zones
 from cluster.accelerators import Accelerator
 from cluster.errors import ClusterError
 from cluster.gcp_spec import GcpTpuProviderSpec
 from cluster.gcp_tpu_provider import GcpTpuProvider
 from cluster.place_code import Code
 from cluster.plan import Action
-from cluster.record import cluster_folder, save_spec
+from cluster.record import Cluster, cluster_folder, save_spec
 from cluster.spec import ClusterSpec
 from cluster.tpu_key import make_key
 from cluster.tpu_labelled import delete_labelled, labelled
@@ -150,6 +150,28 @@ def test_a_dead_slice_is_asked_for_again_and_no_other(zone: Zone) -> None:
     assert [(trouble.head_is_gone, trouble.by_order) for trouble in provider.troubles()] == [(True, False)]
     zone.fake.health("pod-1", "UNHEALTHY_MAINTENANCE")
     assert [trouble.text for trouble in provider.troubles()][1:] == ["slice pod-1: READY UNHEALTHY_MAINTENANCE"]
+
+
+def test_a_slice_that_cannot_be_mended_is_given_back_and_no_other(zone: Zone, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gcp_tpu_provider, "SSHD_TIMEOUT_S", 0.0)
+    provider = zone.provider()
+    zone.begin(provider)
+    zone.fake.preempt("pod-1")
+    [trouble] = provider.troubles()
+    assert (trouble.gone, trouble.by_order) == (("pod-1-w0", "pod-1-w1"), False)
+    plan = [(action.verb, action.kind, action.name) for action in provider.plan_mend(["pod-1-w0"])]
+    assert plan == [
+        ("delete", "queued resource", "pod-1"), ("create", "queued resource", "pod-1"), ("create", "TPU VM", "pod-1"),
+        ("start", "host", "pod-1-w0"), ("start", "host", "pod-1-w1"),
+    ]  # fmt: skip
+    zone.fake.calls.clear()
+    with pytest.raises(ClusterError, match="host pod-1-w"):  # nobody answers there
+        provider.mend(cast(Cluster, None), ["pod-1-w0"], NO_CODE, zone.said.append)
+    assert [name for method, name in zone.fake.calls if method == "CreateQueuedResource"] == ["pod-1"]
+    assert "pod-1: PREEMPTED; deleting it, to ask for it again" in zone.said and provider.troubles() == []
+    provider.unmend(NO_CODE)
+    assert {key.rpartition("/")[2] for key in zone.fake.there()} == {"pod-0"}
+    assert [trouble.by_order for trouble in provider.troubles()] == [True]
 
 
 QUOTA = "Quota limit 'TPUV4sPreemptiblePodPerProjectPerZone' has been exceeded. Limit: 0 in zone us-central2-b."

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cluster.ssh_provider import NETWORK_LEASE_S
+from cluster.machine import NETWORK_LEASE_S
 from launcher.job_folder import JobFolder
 from tests.hosts.commands import wait_until
 from tests.hosts.conftest import Lab

@@ -23,6 +23,7 @@ class HostMachines:
         self._lock = threading.Lock()
         self.given: dict[str, list[str]] = {}
         self.image = MachineImage({})
+        self._times = dict.fromkeys(hosts.names, 0)  # that each was given to somebody: a new slice has new addresses
         for host in hosts.hosts.values():
             host.kill()
 
@@ -31,9 +32,12 @@ class HostMachines:
         key = metadata.get("ssh-keys", f"root:{own_key}").partition(":")[2]
         with self._lock:
             taken = [name for names in self.given.values() for name in names]
-            free = [name for name in self._hosts.names if name not in taken][:count]
+            free = [name for name in self._hosts.names if name not in taken]
+            free = sorted(free, key=self._times.__getitem__)[:count]
             assert len(free) == count, f"{slice_}: {count} machines are asked for, {free} are free"
             self.given[slice_] = free
+            for name in free:
+                self._times[name] += 1
         for name in free:
             self._hosts.renew(name, key)
             self.image.write(self._hosts[name])

@@ -17,6 +17,12 @@ JOBS = {
 }
 TRANSFORMER = ["--set", "steps=24", "--checkpoint-every"]
 SLOWLY = [word for step in range(2, 22, 2) for word in ("--inject", f"sleep rank=1 step={step} seconds=3")]
+CHAINS = [
+    "independent-chains",
+    *("--set", "num_draws=300", "--set", "num_warmup=100", "--set", "draws_per_dispatch=20"),
+]
+# Rank 0 of the first attempt takes its time, so that there is a middle.
+PAUSES = [word for step in range(60, 400, 40) for word in ("--inject", f"sleep rank=0 step={step} seconds=2")]
 
 
 def test_a_slice_from_the_request_to_bitwise_results_over_a_preemption_and_back_to_nothing(cloud: Cloud) -> None:
@@ -57,6 +63,36 @@ def test_a_slice_from_the_request_to_bitwise_results_over_a_preemption_and_back_
     assert_no_secret(cloud)
     down = cloud.cli("down", "pod")
     assert "all its slices are deleted; lists of test-project, us-central2-b show none" in down
+    assert cloud.fake.there() == {} and not cloud.machines.given
+
+
+def test_of_two_slices_one_is_taken_and_asked_for_again_while_the_job_waits(cloud: Cloud) -> None:
+    file = cloud.write("duo", "num_slices: 2")
+    path = cloud.cli_path(file)
+    path.write_text(path.read_text().replace("tpu-v4-16", "tpu-v4-8"))
+    cloud.cli("up", file, "--yes")
+    before = {host["name"]: host["address"] for host in cloud.cli.record("duo")["hosts"]}
+    assert list(before) == ["duo-0-w0", "duo-1-w0"]
+    calm = cloud.cli.json("submit", *CHAINS, "--name", "calm-duo")
+    process = cloud.cli.start("submit", *CHAINS, *PAUSES, "--name", "hurt-duo", "--checkpoint-every", "40")
+    cloud.cli.wait_for(lambda: has_checkpoint(cloud, "hurt-duo"), 120)
+    cloud.fake.calls.clear()
+    cloud.fake.preempt("duo-1")
+    out, err = process.communicate(timeout=400)
+    said = " ".join((out + err).split())
+    assert process.returncode == 0, out + err
+    assert "slice duo-1: PREEMPTED; asking for new machines in place of duo-1-w0" in said
+    assert "host duo-1-w0 is back" in said
+    assert [name for method, name in cloud.fake.calls if method == "CreateQueuedResource"] == ["duo-1"]
+    hurt = cloud.cli.json("results", "hurt-duo")
+    assert (hurt["state"], hurt["result_digest"]) == ("SUCCEEDED", calm["result_digest"])
+    assert [event["step"] for event in cloud.cli.events("hurt-duo", "resumed")][-1] >= 40
+    [machine] = cloud.machines.given["duo-1"]
+    after = before | {"duo-1-w0": cloud.hosts[machine].address}
+    assert after != before, "it is another machine"
+    assert {host["name"]: host["address"] for host in cloud.cli.record("duo")["hosts"]} == after
+    assert {host["name"]: host["address"] for host in cloud.cli.json("status", "duo")["hosts"]} == after
+    cloud.cli("down", "duo")
     assert cloud.fake.there() == {} and not cloud.machines.given
 
 
