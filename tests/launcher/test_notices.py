@@ -35,13 +35,16 @@ def test_what_the_words_mean() -> None:
     assert read_action("<html>", 0.0) == Notice(kind="preemption", word="<html>")
 
 
-def follow(host: str, environment: dict[str, str], steps: Callable[[HostNotices], object]) -> list[Notice | None]:
-    """What the agent of a host hears while `steps` are made."""
+Last = Callable[[], Notice | None]
+
+
+def follow(host: str, environment: dict[str, str], steps: Callable[[Last], object]) -> list[Notice | None]:
+    """What the agent of a host hears while `steps` are made, which are given what it has heard last."""
 
     async def run() -> list[Notice | None]:
         notices = HostNotices(host, environment)
         heard: list[Notice | None] = []
-        number, doing = -1, asyncio.create_task(asyncio.to_thread(steps, notices))
+        number, doing = -1, asyncio.create_task(asyncio.to_thread(steps, lambda: heard[-1] if heard else None))
         while not doing.done() or number != notices._number:
             number, notice = await notices.wait(number, 0.05)
             if not heard or heard[-1] != notice:
@@ -61,16 +64,16 @@ def until(what: Callable[[], object]) -> None:
 
 
 def test_google_tells_of_a_change_and_of_its_end(cloud: Cloud) -> None:
-    def steps(notices: HostNotices) -> None:
+    def steps(last: Last) -> None:
         cloud.set("lab-0", "preempted", "TRUE")  # another host's
         cloud.set("lab-1", "maintenance-event", MAINTENANCE.word)
-        until(lambda: notices.current() == MAINTENANCE)
+        until(lambda: last() == MAINTENANCE)
         cloud.set("lab-1", "preempted", "TRUE")
-        until(lambda: notices.current() == PREEMPTED)  # its end is nearer
+        until(lambda: last() == PREEMPTED)  # its end is nearer
         cloud.set("lab-1", "preempted", "FALSE")
-        until(lambda: notices.current() == MAINTENANCE)
+        until(lambda: last() == MAINTENANCE)
         cloud.set("lab-1", "maintenance-event", "NONE")
-        until(lambda: notices.current() is None)
+        until(lambda: last() is None)
 
     heard = follow("lab-1", {"GCE_METADATA_HOST": cloud.netloc}, steps)
     assert [notice for notice in heard if notice] == [MAINTENANCE, PREEMPTED, MAINTENANCE] and heard[-1] is None
@@ -78,14 +81,14 @@ def test_google_tells_of_a_change_and_of_its_end(cloud: Cloud) -> None:
 
 
 def test_amazon_tells_too_and_a_token_that_has_run_out_is_renewed(cloud: Cloud) -> None:
-    def steps(notices: HostNotices) -> None:
+    def steps(last: Last) -> None:
         until(lambda: cloud.tokens)
         cloud.tokens.clear()
         cloud.tokens.add("of somebody else")
         cloud.set("lab-1", "instance-action", action("stop", "2020-01-01T00:00:00Z"))
-        until(notices.current)
+        until(last)
         cloud.set("lab-1", "instance-action", None)
-        until(lambda: notices.current() is None)
+        until(lambda: last() is None)
 
     heard = follow("lab-1", {"AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://{cloud.netloc}/"}, steps)
     assert [notice for notice in heard if notice] == [Notice(kind="preemption", word="stop", within_s=0.0)]
@@ -111,11 +114,11 @@ def test_a_server_that_was_late_is_found_when_it_is_looked_for_again(
         nobody.bind(("127.0.0.1", 0))
         monkeypatch.setattr(launcher.notices, "ADDRESS", f"127.0.0.1:{nobody.getsockname()[1]}")
 
-    def steps(notices: HostNotices) -> None:
+    def steps(last: Last) -> None:
         time.sleep(0.1)
         monkeypatch.setattr(launcher.notices, "ADDRESS", cloud.netloc)
         cloud.set("lab-1", "preempted", "TRUE")
-        until(lambda: notices.current() == PREEMPTED)
+        until(lambda: last() == PREEMPTED)
 
     assert PREEMPTED in follow("lab-1", {"AWS_EC2_METADATA_DISABLED": "true"}, steps)
 
