@@ -71,7 +71,8 @@ def run(bench: Bench, injection: Injection, name: str, slack: float) -> Outcome:
     problems: list[str] = []
     right = job["state"] == "SUCCEEDED" and job["result"]["result_digest"] == bench.calm[injection.workload]
     harmless = case.kind == "flip-bit" and right and not told and bool(injected)
-    if not injected and case.ends != "recovers" and case.kind != "other-env":  # a further attempt is proof enough
+    proof_enough = ("recovers", "resumed-by-hand")  # a further attempt: what kills all may kill the word of it, too
+    if not injected and case.ends not in proof_enough and case.kind != "other-env":
         problems.append("the fault did not happen")
     if job["state"] != wanted:
         problems.append(f"{job['state']}, not {wanted}: {job['message'].splitlines()[:1]}, {out.splitlines()[-1:]}")
