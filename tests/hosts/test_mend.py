@@ -65,6 +65,7 @@ def test_a_job_that_waits_for_a_host_goes_on_when_it_is_back(lab: Lab) -> None:
     assert job["hosts"] == [each.address for each in lab.hosts.hosts.values()]
 
 
+@pytest.mark.long  # how jobs grow is tested in tests/e2e/test_elastic.py
 def test_a_job_that_went_on_with_fewer_hosts_grows_back(lab: Lab) -> None:
     calm = digest(lab, "calm-c", *CHAINS)
     running = begin(lab, "grows", *CHAINS, *PAUSES)
