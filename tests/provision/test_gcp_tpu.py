@@ -96,21 +96,6 @@ def test_of_two_slices_one_is_taken_and_asked_for_again_while_the_job_waits(clou
     assert cloud.fake.there() == {} and not cloud.machines.given
 
 
-def test_an_adopted_machine_is_used_and_left_as_it_was(cloud: Cloud) -> None:
-    cloud.fake.make_node("mine", "v4-8", "us-central2-b", {})
-    file = cloud.write("kept", provider=f"adopt: [mine]\n  identity_file: {cloud.hosts.identity}")
-    path = cloud.cli_path(file)
-    path.write_text(path.read_text().replace("tpu-v4-16", "tpu-v4-8"))
-    said = cloud.cli("up", file, "--yes")
-    assert "asking for" not in said and "mine-w0: up, the head" in said
-    assert cloud.cli.json("submit", "psum-check")["state"] == "SUCCEEDED"
-    assert "adopted, and still there and billed: mine" in cloud.cli("down", "kept")
-    assert list(cloud.fake.there().values()) == ["READY"]
-    [machine] = cloud.machines.given["mine"]
-    assert not cloud.hosts[machine].processes()
-    assert not any("delete" in method.lower() and "mine" in name for method, name in cloud.fake.calls)
-
-
 def test_slices_that_nobody_uses_are_deleted_by_their_own_head(cloud: Cloud) -> None:
     file = cloud.write("idle", "idle_down_after: 20s", "num_slices: 2")
     path = cloud.cli_path(file)
@@ -131,6 +116,21 @@ def test_slices_that_nobody_uses_are_deleted_by_their_own_head(cloud: Cloud) -> 
     assert "SUCCEEDED" in cloud.cli("status", "unseen")
     assert "took itself down at" in cloud.cli("down", "idle")
     assert not (cloud.cli.home / "clusters/idle").exists()
+
+
+def test_an_adopted_machine_is_used_and_left_as_it_was(cloud: Cloud) -> None:
+    cloud.fake.make_node("mine", "v4-8", "us-central2-b", {})
+    file = cloud.write("kept", provider=f"adopt: [mine]\n  identity_file: {cloud.hosts.identity}")
+    path = cloud.cli_path(file)
+    path.write_text(path.read_text().replace("tpu-v4-16", "tpu-v4-8"))
+    said = cloud.cli("up", file, "--yes")
+    assert "asking for" not in said and "mine-w0: up, the head" in said
+    assert cloud.cli.json("submit", "psum-check")["state"] == "SUCCEEDED"
+    assert "adopted, and still there and billed: mine" in cloud.cli("down", "kept")
+    assert list(cloud.fake.there().values()) == ["READY"]
+    [machine] = cloud.machines.given["mine"]
+    assert not cloud.hosts[machine].processes()
+    assert not any("delete" in method.lower() and "mine" in name for method, name in cloud.fake.calls)
 
 
 def assert_no_secret(cloud: Cloud) -> None:
