@@ -59,7 +59,10 @@ def end_rest(ec2: Any, tags: Tags, cluster_name: str) -> dict[str, Any]:
 
 def instances(ec2: Any, tags: Tags) -> list[dict[str, Any]]:
     """Instances with these tags that have not ended, stopped ones too."""
-    filters = [*_filters(tags), {"Name": "instance-state-name", "Values": NOT_ENDED}]
+    return _described(ec2, [*_filters(tags), {"Name": "instance-state-name", "Values": NOT_ENDED}])
+
+
+def _described(ec2: Any, filters: list[dict[str, Any]]) -> list[dict[str, Any]]:
     pages = ec2.get_paginator("describe_instances").paginate(Filters=filters)
     return [each for page in pages for reservation in page["Reservations"] for each in reservation["Instances"]]
 
@@ -69,10 +72,8 @@ def taken_back(ec2: Any, tags: Tags) -> list[str]:
 
     Of several that had one name the newest counts; AWS shows one for about an hour after its end.
     """
-    pages = ec2.get_paginator("describe_instances").paginate(Filters=_filters(tags))
-    found = [each for page in pages for reservation in page["Reservations"] for each in reservation["Instances"]]
     newest: dict[str, dict[str, Any]] = {}
-    for instance in sorted(found, key=lambda each: each["LaunchTime"]):
+    for instance in sorted(_described(ec2, _filters(tags)), key=lambda each: each["LaunchTime"]):
         names = [tag["Value"] for tag in instance.get("Tags", []) if tag["Key"] == HOST]
         newest |= dict.fromkeys(names, instance)
     reasons = {name: instance.get("StateReason", {}).get("Code") for name, instance in newest.items()}

@@ -176,16 +176,9 @@ def list_machines(order: Order) -> Order:
 def end(order: Order) -> Order:
     """Ends the machines of one request that have these names, those too that were asked for just now."""
     launcher = Launcher(order, ready_to_ask(order))
-    start = time.monotonic()
-    while True:
-        own = [each for each in launcher.listed() if each["id"] == order["tags"][ID] and each["name"] in order["names"]]
-        if not own and time.monotonic() - start >= order["settle_s"]:
-            return {}
-        if time.monotonic() - start > END_TIMEOUT_S:
-            raise RefusedError(f"{', '.join(each['node'] for each in own)} still run after {END_TIMEOUT_S:g} s")
-        if own:
-            launcher.end([each["node"] for each in own])
-        time.sleep(1)
+    if left := _end_machines(launcher, order, lambda machine: machine["name"] in order["names"]):
+        raise RefusedError(left)
+    return {}
 
 
 def delete(order: Order) -> Order:
@@ -195,16 +188,8 @@ def delete(order: Order) -> Order:
         `lines`, what a person should know; `gone`, whether nothing is left that could cost money.
     """
     launcher = Launcher(order, ready_to_ask(order))
-    start = time.monotonic()
-    while True:
-        nodes = [machine["node"] for machine in launcher.listed() if machine["id"] == order["tags"][ID]]
-        if not nodes and time.monotonic() - start >= order["settle_s"]:
-            break
-        if time.monotonic() - start > END_TIMEOUT_S:
-            return {"lines": [f"{', '.join(nodes)} still run after {END_TIMEOUT_S:g} s"], "gone": False}
-        if nodes:
-            launcher.end(nodes)
-        time.sleep(1)
+    if left := _end_machines(launcher, order, lambda machine: True):
+        return {"lines": [left], "gone": False}
     if order["machines"]["cloud"] == "aws":
         from cluster import aws
 
@@ -212,6 +197,21 @@ def delete(order: Order) -> Order:
     if clean := getattr(launcher.provider, "cleanup_cluster_resources", None):  # Azure's groups and identities
         clean()
     return {"lines": [], "gone": True}
+
+
+def _end_machines(launcher: Launcher, order: Order, is_meant: Callable[[Order], bool]) -> str:
+    """Ends machines of one request until none is listed; '' then, else which ones still run after END_TIMEOUT_S."""
+    start = time.monotonic()
+    while True:
+        own = [machine for machine in launcher.listed() if machine["id"] == order["tags"][ID]]
+        nodes = [machine["node"] for machine in own if is_meant(machine)]
+        if not nodes and time.monotonic() - start >= order["settle_s"]:
+            return ""
+        if time.monotonic() - start > END_TIMEOUT_S:
+            return f"{', '.join(nodes)} still run after {END_TIMEOUT_S:g} s"
+        if nodes:
+            launcher.end(nodes)
+        time.sleep(1)
 
 
 def say(text: str) -> None:

@@ -45,8 +45,8 @@ class RayLauncherProvider:
 
     def __init__(self, spec: ClusterSpec):
         assert isinstance(spec.provider, LauncherProviderSpec)
-        self.spec, self.name = spec, spec.name
-        self.machines, self.file = spec.provider.machines, Path(spec.provider.file)
+        self.spec, self.provider, self.name = spec, spec.provider, spec.name
+        self.machines, self.file = self.provider.machines, Path(self.provider.file)
         self.names = tuple(f"{spec.name}-{index}" for index in range(spec.num_hosts + spec.spares))
         self._hosts: SshProvider | None = None
         self._found: LauncherRequest | None = None  # another client's, maybe
@@ -225,7 +225,7 @@ class RayLauncherProvider:
         ]
 
     def after_down(self) -> str:
-        return f"all its machines have ended; {self.machines.cloud}/{self.machines.region} lists none"
+        return f"all its machines have ended; {self.provider.place} lists none"
 
     def close(self) -> None:
         if self._hosts is not None:
@@ -264,14 +264,13 @@ class RayLauncherProvider:
         Raises:
             ClusterConfigError: it names others.
         """
-        assert isinstance(self.spec.provider, LauncherProviderSpec)
         if self.spec.emulate or self.spec.hardware.kind != "gpu":
             return self._list(request)
         if self.machines.cloud != "aws":
             self._unsure = f"{self.machines.cloud} is not asked"
             return self._list(request)
         answer = ask("list", request, lambda _: None, gpus=True)
-        self._unsure = unsure_of(answer["gpus"], self.spec.hardware, self.spec.provider)
+        self._unsure = unsure_of(answer["gpus"], self.spec.hardware, self.provider)
         found: list[Machine] = answer["machines"]
         return found
 
