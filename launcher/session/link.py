@@ -1,7 +1,6 @@
 """The connection to the supervisor that a gang lives by: a thread hears it, so that Ctrl-C never cuts a message."""
 
 import queue
-import re
 import sys
 import threading
 from collections import defaultdict
@@ -12,11 +11,10 @@ from launcher.errors import FailureError
 from launcher.protocol import Connection, Message
 from launcher.sending import ask_on
 from launcher.session.errors import GangEndedError
+from launcher.session.user_lines import UserLines
 from launcher.submission import Prepared
 
 HANG_UP_S = 5.0
-# How lines begin that are not the user's: gloo's, ours, XLA's.
-NOT_SHOWN = re.compile(r"\[Gloo\] |spmd-launch: |[IWEF]\d{4} \d\d:\d\d:\d\d|\*\*\* Check failure|    @ +0x")
 
 
 class Link:
@@ -44,7 +42,7 @@ class Link:
         self._show_output = show_output
         self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._pieces: defaultdict[tuple[int, int], bytearray] = defaultdict(bytearray)
-        self._lines: defaultdict[int, str] = defaultdict(str)
+        self._lines: defaultdict[int, UserLines] = defaultdict(UserLines)
         self._connection = Connection(cluster.socket, timeout_s=None)
         try:
             request = {"op": "gang", "spec": prepared.spec.to_json(), "wait": wait}
@@ -136,7 +134,8 @@ class Link:
                 message, data = self._connection.receive()
                 match message["type"]:
                     case "output":
-                        self._show(message["rank"], message["text"])
+                        rank = message["rank"]
+                        self._show(rank, self._lines[rank].add(message["text"]))
                     case "note":
                         print(f"! {message['text']}", file=sys.stderr, flush=True)
                     case "piece":
@@ -153,18 +152,11 @@ class Link:
             self.why_ended = self.why_ended or "It could not be heard any more."
             self._messages.put(ended)
 
-    def _show(self, rank: int, text: str) -> None:
-        *lines, self._lines[rank] = (self._lines[rank] + text).split("\n")
-        self._print(rank, lines)
-
     def _show_rest(self) -> None:
-        """A call has ended: what it has printed last may have no line end."""
         for rank in sorted(self._lines):
-            rest = self._lines.pop(rank)
-            self._print(rank, [rest] if rest else [])
+            self._show(rank, self._lines[rank].end())
 
-    def _print(self, rank: int, lines: Sequence[str]) -> None:
-        shown = [f"[rank {rank}] {line}\n" for line in lines if not NOT_SHOWN.match(line)]
-        if shown and self._show_output:
-            sys.stdout.write("".join(shown))
+    def _show(self, rank: int, lines: Sequence[str]) -> None:
+        if lines and self._show_output:
+            sys.stdout.write("".join(f"[rank {rank}] {line}\n" for line in lines))
             sys.stdout.flush()
