@@ -6,6 +6,7 @@ They are written after the pages of JAX's own documentation that they name, and 
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -58,8 +59,8 @@ def on_hosts(cli: Cli, cluster: str, program: str, *arguments: str) -> Any:
 
 
 def values(output: str) -> list[Any]:
-    lines = [line.removeprefix("value ") for line in output.splitlines() if line.startswith("value ")]
-    return [json.loads(line) for line in lines]
+    """What stands after "value " in a line, before which a part of one of gloo's can stand."""
+    return [json.loads(line) for line in re.findall(r"\bvalue (.*)$", output, re.MULTILINE)]
 
 
 def flat(value: Any) -> list[float]:
