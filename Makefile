@@ -33,12 +33,12 @@ demo: setup
 test: test-fast
 	$(BIN)/python -m pytest -q -m "cluster and not slow and not long and not hosts and not provision" --durations=15
 
-# What takes longer: layouts of the MCMC workloads, MNIST.
+# What takes longer: layouts of the MCMC workloads, MNIST, every workload killed and resumed again and again.
 test-slow: setup
 	$(BIN)/python -m pytest -q -m "slow and not cluster and not long and not hosts and not provision" --durations=15
 	$(BIN)/python -m pytest -q -m "slow and cluster and not long and not hosts and not provision" --durations=15
 
-# Every workload killed and resumed again and again, 10,000 replica checks: longer than CI has time for.
+# 10,000 replica checks, more programs on more layouts: longer than CI has time for.
 test-long: setup
 	$(BIN)/python -m pytest -q -m "long and not hosts and not provision" --durations=15
 

@@ -12,7 +12,7 @@ from tests.ranks import run_ranks
 from tests.workloads.checkpoint_programs import forget_after
 from tests.workloads.transformer_programs import SMALL as SMALL_NET
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 PROGRAMS = "tests.workloads.resume_programs"
 
