@@ -21,8 +21,8 @@ from launcher.written_files import bring_back
 
 LOG_PERIOD_S = 0.1
 SPEAK_PERIOD_S = 1.0
-# What a process says that is ended because it has lost its peers: by JAX's client, or by an exception of gloo's that nobody
-# has caught. Stacks come after it.
+# What a process says that is ended because it has lost its peers: by JAX's client, or by an exception of gloo's that
+# nobody has caught. Stacks come after it.
 ABANDONED = re.compile(rb"JAX distributed service detected fatal errors|gloo::(Io|Timeout)Exception")
 LAST_BYTES = 2**20
 

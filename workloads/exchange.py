@@ -13,8 +13,9 @@ from typing import Any
 
 from jax._src import distributed  # the key-value store has no public name; used in this file alone
 
-# A rank may rightly come as late as the watchdog lets it (`launcher.watchdog.Bounds`): it compiles what the others have in
-# their caches, or rank 0 writes results. The watchdog names who is late; this is for what it cannot judge, and above it.
+# A rank may rightly come as late as the watchdog lets it (`launcher.watchdog.Bounds`): it compiles what the others have
+# in their caches, or rank 0 writes results. The watchdog names who is late; this, above its bounds, is for what it
+# cannot judge.
 TIMEOUT_S = 3600.0
 
 _begun = collections.Counter[int]()  # {ranks that take part: rounds that this process has begun}

@@ -28,7 +28,7 @@ WRAPPED = RankEnd(
     error={
         "type": "RuntimeError",
         "message": "step 121 failed",
-        "traceback": f"{GLOO['traceback']}\nThe above exception was ...:\n\nTraceback ...\nRuntimeError: step 121 failed\n",
+        "traceback": f"{GLOO['traceback']}\nThe above exception was ...:\n\nTraceback ...\nRuntimeError: step 121\n",
     },
     order=0,
 )
@@ -56,7 +56,8 @@ LOST = RankEnd(rank=4, host="e", lost="its agent cannot be reached (ActorDiedErr
         ([ABANDONED], "rank 1 on host b was killed by signal 6 (SIGABRT): by JAX, which has lost process 0"),
         ([SURVIVOR, RAISED], "rank 0 on host a raised ValueError"),
         ([dataclasses.replace(SURVIVOR, order=2), WRAPPED], "rank 1 on host b raised RuntimeError: step 121 failed"),
-        ([dataclasses.replace(WRAPPED, order=2), SURVIVOR], "rank 0 on host a raised Jax"),  # `order` counts, not the place
+        # `order` counts, not the place in the list.
+        ([dataclasses.replace(WRAPPED, order=2), SURVIVOR], "rank 0 on host a raised JaxRuntimeError"),
     ],
 )
 def test_the_first_cause_is_named(ends: list[RankEnd], first_words: str) -> None:

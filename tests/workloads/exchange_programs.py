@@ -46,7 +46,7 @@ def first_stays_away(context: Context) -> str:
 
 
 def get_on(context: Context) -> dict[str, Any]:
-    """The last rank comes after four seconds, and says meanwhile that it gets on; then it does not come to another round."""
+    """The last rank comes after four seconds, and says meanwhile that it gets on; to another round it does not come."""
     first = context.rank == 0
     exchange = Exchange(context.rank, context.num_ranks, timeout_s=1.5)
     context.exchange.all_gather("start", None)

@@ -86,14 +86,12 @@ def _to_first(rows: list[Row], reads: list[Read], wholes: list[np.ndarray], chun
         # A collective may not wait for long.
         messages = exchange_with(source if rank == 0 else 0)
         messages.all_gather("gather turn", None, moves=lambda: exchange().told("gather", 0))
-        _put_away(_tell_often(_sent(rows[source], reads, empty, piece, source)), wholes)
-
-
-def _sent(row: Row, reads: list[Read], empty: np.ndarray, piece: int, source: int) -> Iterator[tuple[Row, int, jax.Array]]:
-    """The pieces of a row, each on its way from its host to rank 0."""
-    for start in range(0, row.num_bytes, piece):
-        given = empty if jax.process_index() == 0 else row.read(reads, start, piece)
-        yield row, start, start_send(given, source, 0)
+        row = rows[source]
+        under_way = (
+            (row, start, start_send(empty if rank == 0 else row.read(reads, start, piece), source, 0))
+            for start in range(0, row.num_bytes, piece)
+        )
+        _put_away(_tell_often(under_way), wholes)
 
 
 def _tell_often(under_way: Iterable[tuple[Row, int, jax.Array]]) -> Iterator[tuple[Row, int, jax.Array]]:
