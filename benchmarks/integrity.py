@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this file is run as a script, and by the ranks that it starts
 
 from tests.ranks import run_ranks  # noqa: E402
+from workloads.cadence import CHECKS  # noqa: E402
 from workloads.context import Context  # noqa: E402
 from workloads.exchange import Exchange  # noqa: E402
 from workloads.integrity import ReplicaChecker  # noqa: E402
@@ -40,6 +41,8 @@ LAYOUTS = {
     "200 small leaves, float32": ("float32", [(64, 16 + number % 5) for number in range(200)]),
 }
 WAYS = ("plain read", "check", "gather and compare")
+TARGET_SHARE = CHECKS.share  # of the run time; checks by cost keep to it by being as seldom as that takes
+TARGET_POSTED_BYTES = 64 * 1024
 
 
 class CountedExchange(Exchange):
@@ -98,8 +101,8 @@ def measure(context: Context, name: str, rounds: int) -> dict[str, Any]:
     return {"seconds": {way: values[1:] for way, values in seconds.items()}, "first_s": first, "posted": posted}
 
 
-def row(name: str, num_hosts: int, rounds: int) -> str:
-    """One line of the table; of each round the slowest rank counts."""
+def row(name: str, num_hosts: int, rounds: int) -> tuple[str, str]:
+    """One line of the table, of each round the slowest rank; and its targets against what was measured, in words."""
     ranks = run_ranks(
         "benchmarks.integrity:measure",
         num_hosts=num_hosts,
@@ -109,13 +112,37 @@ def row(name: str, num_hosts: int, rounds: int) -> str:
         name=name,
         rounds=rounds,
     )
-    cells = []
+    cells, median_s = [], {}
     for way in WAYS:
         slowest = [max(values) for values in zip(*(rank["seconds"][way] for rank in ranks), strict=True)]
-        cells.append(f"{1000 * min(slowest):7.1f} / {1000 * statistics.median(slowest):7.1f}")
+        median_s[way] = statistics.median(slowest)
+        cells.append(f"{1000 * min(slowest):7.1f} / {1000 * median_s[way]:7.1f}")
     first = max(rank["first_s"] for rank in ranks)
     posted = max(rank["posted"] for rank in ranks)
-    return f"| {num_hosts} x {NUM_DEVICES // num_hosts} | {name:26} | {' | '.join(cells)} | {posted:6} | {first:5.2f} |"
+    where = f"{num_hosts} x {NUM_DEVICES // num_hosts}"
+    line = f"| {where} | {name:26} | {' | '.join(cells)} | {posted:6} | {first:5.2f} |"
+    return line, f"{where}, {name}: {against_targets(median_s['check'], median_s['gather and compare'], posted)}"
+
+
+def against_targets(check_s: float, peer_s: float, posted: int) -> str:
+    """The targets of a check against what was measured, in words.
+
+    Args:
+        check_s: median seconds of a check.
+        peer_s: and of gathering and comparing.
+        posted: bytes that a host posts for a check.
+    """
+    is_small = _met(posted <= TARGET_POSTED_BYTES)
+    return (
+        f"a host posts {posted:,} bytes, target at most {TARGET_POSTED_BYTES:,}: {is_small}; "
+        f"a check takes {check_s:.3f} s, target at most {100 * TARGET_SHARE:g} % of the run time: met where it is made "
+        f"every {check_s / TARGET_SHARE:.1f} s or less often; "
+        f"target faster than gathering and comparing ({peer_s:.3f} s): {_met(check_s < peer_s)}"
+    )
+
+
+def _met(is_met: bool) -> str:
+    return "met" if is_met else "MISSED"
 
 
 def main() -> None:
@@ -127,9 +154,14 @@ def main() -> None:
     print(f"of {COPY_BYTES // 10**6} MB but for the small leaves; ms, minimum / median of {arguments.rounds} rounds")
     print(f"| hosts x devices | leaves | {' | '.join(WAYS)} | bytes posted by a host | first check, s |")
     print("|---" * (4 + len(WAYS)) + "|")
+    verdicts = []
     for num_hosts in arguments.hosts:
         for name in LAYOUTS:
-            print(row(name, num_hosts, arguments.rounds), flush=True)
+            line, verdict = row(name, num_hosts, arguments.rounds)
+            print(line, flush=True)
+            verdicts.append(verdict)
+    print("\nTargets against what was measured (medians):")
+    print("\n".join(f"- {verdict}" for verdict in verdicts))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """What happened first: a pure function of how the ranks ended."""
 
 import dataclasses
+import re
 import signal
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from launcher.job import RankEnd
 from launcher.recovery import Cause
@@ -10,6 +12,11 @@ from launcher.recovery import Cause
 # With these an operating system ends processes when its machine is shut down.
 SHUTDOWN = (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
 CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+# Words of an error that another rank's end leaves behind; JAX raises it as RuntimeError, and as ValueError too.
+COMMUNICATION = re.compile(
+    r"AbsentError|gloo|nccl|closed by peer|reset by peer|socket closed|coordination.?service", re.IGNORECASE
+)
+MAX_LISTED = 8  # ranks in a sentence
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,17 +39,21 @@ class FirstCause:
         return f"{self.sentence}\n\n{self.details}" if self.details else self.sentence
 
 
-def first_cause(ends: Sequence[RankEnd], leaving: Mapping[str, str] | None = None) -> FirstCause:
+def first_cause(
+    ends: Sequence[RankEnd], leaving: Mapping[str, str] | None = None, hosts: Sequence[str] = ()
+) -> FirstCause:
     """The cause of a failed attempt.
 
     What ranks say of each other (different programs, diverged copies) comes first: it explains the rest. Then a lost
-    host, or a process that a signal or a plain exit ended, before Python errors: when a peer dies, the survivors'
-    collectives raise, and may be heard first. An abort comes last: so JAX ends the survivors. Among equals the first
-    to be known counts. Equal errors of several ranks are one message with a list.
+    host, or a process that a signal or a plain exit ended; then a Python error of the rank's own, and an abort in C++,
+    which an exception of a peer may have led to. What the end of a peer leaves behind comes last, and may be heard
+    first: the survivors' collectives raise, and JAX aborts the survivors when it loses process 0. Among equals the
+    first to be known counts. Equal errors of several ranks are one message with a list.
 
     Args:
         ends: every rank that ended badly, at least one.
         leaving: `{host: notice}`: hosts that were to be lost; a rank that was killed there was lost with its host.
+        hosts: of all ranks, in their order, where a rank that is waited for in vain is to be named with its host.
     """
     ends = [_as_lost(end, (leaving or {}).get(end.host, "")) for end in ends]
     first = min(ends, key=lambda end: (_severity(end), end.order))
@@ -56,14 +67,15 @@ def first_cause(ends: Sequence[RankEnd], leaving: Mapping[str, str] | None = Non
     if first.hung is not None:
         return FirstCause(sentence=f"{where} {first.hung}")
     if first.signal is not None:
-        hint = _out_of_memory(same) if first.out_of_memory else _signal_hint(first.signal)
+        hint = _out_of_memory(same) if first.out_of_memory else _signal_hint(first)
         return FirstCause(sentence=f"{where} was killed by signal {_signal_name(first.signal)}{during}{hint}")
     if first.error is not None:
         error = first.error
         message = error["message"] + (_out_of_memory(same) if error["type"] == "MemoryError" else "")
         cause = Cause(error.get("cause", Cause.FAILURE))
         return FirstCause(
-            sentence=f"{where} raised {error['type']}"
+            sentence=_absent(error, hosts)
+            + f"{where} raised {error['type']}"
             + (f"{during}: {message}" if "\n" in message else f": {message}{during}"),
             # What our own checks found their sentence tells; where in our code is of no use, and on record.
             details=error["traceback"].rstrip() if cause is Cause.FAILURE else "",
@@ -94,14 +106,32 @@ def _severity(end: RankEnd) -> int:
         return -1  # found by comparing the ranks
     if end.lost is not None or end.hung is not None:
         return 0
+    if end.error is not None:
+        return 4 if _is_of_communication(end.error) else 2
     if end.signal == signal.SIGABRT:
-        return 3  # so JAX ends the survivors when it loses process 0
-    return 2 if end.error is not None else 1
+        return 5 if end.abandoned else 3
+    return 1
+
+
+def _is_of_communication(error: Mapping[str, Any]) -> bool:
+    """Whether a rank has failed to reach another, or has raised something else because of it."""
+    raised = (line for line in error["traceback"].splitlines() if not line.startswith(" "))  # not lines of code
+    return any(COMMUNICATION.search(text) for text in (error["type"], error["message"], *raised))
+
+
+def _absent(error: Mapping[str, Any], hosts: Sequence[str]) -> str:
+    """Who is missing, for the beginning of what the rank says that has waited for them; '' if it did not."""
+    absent = [rank for rank in error.get("ranks", ()) if rank < len(hosts)]
+    if not absent:
+        return ""
+    listed = ", ".join(f"{rank} on host {hosts[rank]}" for rank in absent[:MAX_LISTED])
+    more = f" and {len(absent) - MAX_LISTED} more" if len(absent) > MAX_LISTED else ""
+    return f"rank{'s' if len(absent) > 1 else ''} {listed}{more} did not come where the others waited: "
 
 
 def _kind(end: RankEnd) -> tuple[object, ...]:
     error = (end.error["type"], end.error["message"]) if end.error else None
-    return (end.lost, end.hung, end.differs, end.signal, error, end.exit_code)
+    return (end.lost, end.hung, end.differs, end.signal, end.abandoned, error, end.exit_code)
 
 
 def _places(ends: Sequence[RankEnd]) -> str:
@@ -110,7 +140,7 @@ def _places(ends: Sequence[RankEnd]) -> str:
     if len(ranks) == 1:
         return f"rank {rank} on host {host}"
     listed = ", ".join(f"{rank} on {host}" for rank, host in ranks)
-    return f"ranks {listed} each" if len(ranks) <= 8 else f"{len(ranks)} ranks (first: {rank} on {host}) each"
+    return f"ranks {listed} each" if len(ranks) <= MAX_LISTED else f"{len(ranks)} ranks (first: {rank} on {host}) each"
 
 
 def _out_of_memory(ends: Sequence[RankEnd]) -> str:
@@ -134,11 +164,12 @@ def _signal_name(number: int) -> str:
         return f"{number}"
 
 
-def _signal_hint(number: int) -> str:
-    if number == signal.SIGKILL:
+def _signal_hint(end: RankEnd) -> str:
+    if end.signal == signal.SIGKILL:
         return ": by somebody's hand, for the kernel has killed nothing for want of memory meanwhile"
-    if number == signal.SIGABRT:
-        return ": an assertion in C++, or JAX after it lost a peer; see its log"
-    if number in CRASHES:
+    if end.signal == signal.SIGABRT:
+        abandoned = ": by JAX, which has lost process 0 or its other peers"
+        return abandoned if end.abandoned else ": an assertion or damaged memory in C++ code; see its log"
+    if end.signal in CRASHES:
         return ": a crash in C++ code; its log has the Python stack"
     return ""

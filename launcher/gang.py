@@ -302,6 +302,7 @@ class Gang:
                 exit_code=None if code < 0 else code,
                 last_words=self._last_words.get(rank.rank, ""),
                 signal=-code if code < 0 else None,
+                abandoned=event.get("abandoned", False),
                 out_of_memory=event.get("out_of_memory", False),
                 memory=event.get("memory"),
             )

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import re
 import shutil
 import signal
 import time
@@ -20,6 +21,10 @@ from launcher.written_files import bring_back
 
 LOG_PERIOD_S = 0.1
 SPEAK_PERIOD_S = 1.0
+# What a process says that is ended because it has lost its peers: by JAX's client, or by an exception of gloo's that
+# nobody has caught. Stacks come after it.
+ABANDONED = re.compile(rb"JAX distributed service detected fatal errors|gloo::(Io|Timeout)Exception")
+LAST_BYTES = 2**20
 
 
 class HostAttempt:
@@ -140,7 +145,10 @@ class HostAttempt:
         memory = {"peak_bytes": end.peak_bytes, "host_bytes": host_bytes()}
         if self.task.command is not None and end.code == 0:
             self._add({"type": "result", "metrics": {}, "diagnostics": {}, "result_digest": ""})
-        self._add({"type": "exit", "code": end.code, "out_of_memory": out_of_memory, "memory": memory})
+        abandoned = end.code == -signal.SIGABRT and _was_abandoned(self.log)
+        self._add(
+            {"type": "exit", "code": end.code, "out_of_memory": out_of_memory, "abandoned": abandoned, "memory": memory}
+        )
         self.ended.set()
 
     async def speak(self) -> None:
@@ -166,6 +174,16 @@ class HostAttempt:
             self._add({"type": "log", "text": data.decode(errors="replace")})
             self._events_to_log = self._num_dropped + len(self._events)
             self._log_position += len(data)
+
+
+def _was_abandoned(log: Path) -> bool:
+    """Whether the last that a process said, before it was aborted, is that it had lost its peers."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - LAST_BYTES))
+            return ABANDONED.search(file.read()) is not None
+    except OSError:  # a command that has said nothing, or its disk fails
+        return False
 
 
 def oom_kills() -> int:

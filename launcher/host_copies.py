@@ -94,8 +94,8 @@ class HostCopies:
             for offset, length in _pieces(facts["size"]):
                 try:
                     data = await self._keeper.get.remote(self._claim.storage, f"{name}/{file}", offset, length)
-                except OSError as error:  # the keeper's, which Ray raises here as a subclass of its type
-                    raise DamageError(f"{file} cannot be read on the head: {str(error).splitlines()[-1]}") from error
+                except FileNotFoundError as error:  # the keeper's, which Ray raises here as a subclass of its type
+                    raise DamageError(f"{file} is gone on the head") from error
                 await asyncio.to_thread(target.write, data)
         if not await asyncio.to_thread(_is_good, partial, facts):
             partial.unlink()

@@ -135,10 +135,11 @@ class RankEnd:
         exit_code: of the process; None if a signal ended it or its host was lost.
         last_words: the last line of its log, beside an exit code.
         signal: number of the signal, if one ended it that was not ours.
+        abandoned: beside SIGABRT: JAX has ended it because it had lost its peers, as its log says.
         out_of_memory: whether the kernel killed for want of memory on that host meanwhile.
         memory: `{"peak_bytes", "host_bytes"}`: the most that the process has had, and what its host has, if known.
         error: `{"type", "message", "traceback"}` if Python raised, else None; where the error says so, `cause` (see
-            `launcher.recovery.Cause`) and `suspects`, hosts.
+            `launcher.recovery.Cause`), `suspects`, hosts, and `ranks`, for whom it has waited in vain.
         lost: why nothing is known of its end, if its host cannot be reached.
         hung: what the watchdog found, if the rank was ended because it made no progress.
         differs: where its launches part from the other ranks'.
@@ -151,6 +152,7 @@ class RankEnd:
     exit_code: int | None = None
     last_words: str = ""
     signal: int | None = None
+    abandoned: bool = False
     out_of_memory: bool = False
     memory: Mapping[str, int] | None = None
     error: Mapping[str, Any] | None = None

@@ -183,6 +183,7 @@ class JobRecord:
     def hear(self, rank: int, event: Message) -> None:
         """Keeps what a rank said."""
         kind = event["type"]
+        self._warn(event)
         if kind == "log":
             self.folder.append_text(f"logs/attempt-{self.attempt}.rank-{rank}.log", event["text"])
         elif kind == "report":
@@ -213,6 +214,11 @@ class JobRecord:
                 self.verdicts.append({"rank": rank, **details})
             self.event(kind, rank=rank, **details)
         self.changed.set()
+
+    def _warn(self, event: Message) -> None:
+        """Notes a rank's warning once: what is the same on all ranks all of them tell."""
+        if event["type"] == "warning" and event["text"] not in self.notes:
+            self.note(event["text"])
 
     def _draw(self, step: int, metrics: Mapping[str, float]) -> None:
         if self._curves is None:

@@ -314,7 +314,7 @@ class JobRun:
         elif gang.succeeded:
             await self._accept(gang, agents, attempt_id)
         elif gang.bad_ends or not moves.due.is_set():
-            return first_cause(gang.bad_ends, moves.leaving())
+            return first_cause(gang.bad_ends, moves.leaving(), [rank.host for rank in gang.ranks])
         return None
 
     async def _accept(self, gang: Gang, agents: Sequence[Any], attempt_id: str) -> None:

@@ -17,7 +17,7 @@ from workloads.durable import as_path
 from workloads.fence import check_fence, write_fence
 from workloads.storage.commit import begin_step, commit_step
 from workloads.storage.folders import MANIFEST, STATE, find_folders, remove
-from workloads.storage.manifest import Files, Manifest, file_facts, list_files, parse_manifest
+from workloads.storage.manifest import DamageError, Files, Manifest, file_facts, list_files, parse_manifest
 from workloads.storage.merge import merge_processes
 
 
@@ -84,7 +84,10 @@ class Keeper:
 
     async def manifest(self, storage: str, name: str) -> str:
         """The text of a step's manifest; DamageError if it is not what was written."""
-        text = await asyncio.to_thread((Path(storage) / name / MANIFEST).read_text, errors="replace")
+        try:
+            text = await asyncio.to_thread((Path(storage) / name / MANIFEST).read_text, errors="replace")
+        except FileNotFoundError as error:
+            raise DamageError(f"{MANIFEST} is gone on the head") from error
         parse_manifest(text)
         return text
 

@@ -17,6 +17,7 @@ from workloads.agreement.launches import LaunchLog
 from workloads.agreement.program import Program
 from workloads.cadence import CHECKS, SAVES, Cadence
 from workloads.exchange import Exchange
+from workloads.finite import FiniteWatch
 from workloads.integrity import ReplicaChecker, Verdict
 from workloads.save_requests import SaveRequests
 from workloads.storage.stores import Ask, HostStore, SharedStore, Store, Writer
@@ -190,11 +191,18 @@ class Context:
         Args:
             step: steps (or draws) done.
             total: steps (or draws) in all.
-            metrics: scalars, recorded in `metrics.jsonl` with the rank.
+            metrics: scalars, recorded in `metrics.jsonl` with the rank; the user is told of one that is not finite.
         """
         values = {name: float(value) for name, value in metrics.items()}
+        for name, value in values.items():
+            self.finite.look(name, value, int(step))
         launches = self.launches.report(int(step))
         self.emit({"type": "report", "step": int(step), "total": int(total), "metrics": values, **launches})
+
+    @functools.cached_property
+    def finite(self) -> FiniteWatch:
+        """Tells of losses and the like that are not finite: of what is reported, and of what else it is shown."""
+        return FiniteWatch(self.emit)
 
     def inject(self, step: int, state: PyTree) -> PyTree:
         """Where faults asked for with `submit --inject` happen; call it after each `report`, and go on with the result.

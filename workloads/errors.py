@@ -56,6 +56,10 @@ class EnvironmentMismatchError(DisagreementError):
     """Ranks differ in versions, code, config, flags or devices; names what differs, and who is the odd one."""
 
 
+class StorageError(OSError):
+    """What may be good checkpoints cannot be read: raised on all ranks, so that no work is done again in silence."""
+
+
 class FencedError(RuntimeError):
     """A newer attempt of this job has begun: what this one would write must not count. The message names both."""
 

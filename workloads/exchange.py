@@ -8,10 +8,15 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax._src import distributed  # the key-value store has no public name; used in this file alone
+
+# A rank may rightly come as late as the watchdog lets it (`launcher.watchdog.Bounds`): it compiles what the others have
+# in their caches, or rank 0 writes results. The watchdog names who is late; this, above its bounds, is for what it
+# cannot judge.
+TIMEOUT_S = 3600.0
 
 _begun = collections.Counter[int]()  # {ranks that take part: rounds that this process has begun}
 _lock = threading.Lock()
@@ -33,10 +38,10 @@ def this_process() -> tuple[object, int, int]:
 
 
 class AbsentError(TimeoutError):
-    """Ranks did not post in time.
+    """Ranks did not post in time, or the coordination service is gone.
 
     Attributes:
-        ranks: which.
+        ranks: which; empty where the service is gone, which is not known to be their doing.
     """
 
     def __init__(self, message: str, ranks: Sequence[int] = ()):
@@ -62,7 +67,7 @@ class Exchange:
         self,
         rank: int,
         num_ranks: int,
-        timeout_s: float = 300.0,
+        timeout_s: float = TIMEOUT_S,
         *,
         namespace: str = "",
         ranks: Sequence[int] | None = None,
@@ -93,10 +98,19 @@ class Exchange:
             ranks=self.ranks if ranks is None else ranks,
         )
 
-    def all_gather(self, topic: str, value: Any, timeout_s: float | None = None) -> list[Any]:
-        """Posts `value` and waits for everybody's, `timeout_s` or as this exchange does; they come in order of `ranks`.
+    def all_gather(
+        self, topic: str, value: Any, timeout_s: float | None = None, *, moves: Callable[[], Any] = lambda: None
+    ) -> list[Any]:
+        """Posts `value` and waits for everybody's; they come in order of `ranks`.
 
         Every rank must call this in the same order; the running number keeps two rounds of one topic apart.
+
+        Args:
+            topic: what the round is about.
+            value: that JSON can hold.
+            timeout_s: how long to wait; by default as this exchange does.
+            moves: what changes as long as those that are waited for have not come but get on, as `told` does; each
+                change gives them `timeout_s` anew.
 
         Raises:
             AbsentError: a TimeoutError, naming the ranks that did not post within `timeout_s`.
@@ -108,23 +122,43 @@ class Exchange:
         client = distributed.global_state.client
         prefix = f"spmd-launch/{self.namespace}{topic}/{next(self._round)}"
         client.key_value_set(f"{prefix}/{self.rank}", json.dumps(value))
-        start = time.monotonic()
+        started = since = time.monotonic()
+        limit_s, moved = self.timeout_s if timeout_s is None else timeout_s, moves()
         values: list[Any] = []
-        for rank in self.ranks:
-            remaining_s = max(0.001, start + (timeout_s or self.timeout_s) - time.monotonic())
+        while len(values) < len(self.ranks):
+            rank = self.ranks[len(values)]
+            remaining_s = max(0.001, since + limit_s - time.monotonic())
             try:
                 values.append(json.loads(client.blocking_key_value_get(f"{prefix}/{rank}", int(1000 * remaining_s))))
             except RuntimeError as error:  # jaxlib's: DEADLINE_EXCEEDED, or the service is gone
+                is_late = "DEADLINE_EXCEEDED" in str(error)
+                if is_late and moves() != moved:
+                    since, moved = time.monotonic(), moves()
+                    continue
                 later_ranks = [later for later in self.ranks if later > rank]
-                missing = [rank, *(later for later in later_ranks if not _posted(prefix, later))]
+                missing = [rank, *(later for later in later_ranks if is_late and not _posted(prefix, later))]
                 raise AbsentError(
-                    f"rank {self.rank} waited {time.monotonic() - start:.1f} s for {topic!r} from rank(s) "
+                    f"rank {self.rank} waited {time.monotonic() - started:.1f} s for {topic!r} from rank(s) "
                     f"{', '.join(map(str, missing))}: {error}",
-                    missing,
+                    missing if is_late else (),
                 ) from error
         self.forget()  # who has posted in this round has read all of the one before
         self._last_key = f"{prefix}/{self.rank}"
         return values
+
+    def tell(self, topic: str, value: Any) -> None:
+        """Lets any rank see how far this one is, at once and without waiting for anybody; the last value counts."""
+        if len(self.ranks) > 1:
+            key = f"spmd-launch/{self.namespace}{topic}/told/{self.rank}"
+            distributed.global_state.client.key_value_set(key, json.dumps(value), allow_overwrite=True)
+
+    def told(self, topic: str, rank: int) -> Any:
+        """What that rank told last; None: nothing."""
+        key = f"spmd-launch/{self.namespace}{topic}/told/{rank}"
+        try:
+            return json.loads(distributed.global_state.client.key_value_try_get(key))
+        except RuntimeError:  # jaxlib's: NOT_FOUND, or the service is gone
+            return None
 
     def forget(self) -> None:
         """Takes back what this rank posted in the last round; all must be known to have read it."""

@@ -35,10 +35,11 @@ def check_fence(storage: str, attempt: int, attempt_id: str) -> None:
         FencedError: a newer attempt has begun, or another one of the same number.
         OSError: the storage cannot be read.
     """
-    path = as_path(storage) / FENCE
-    if not path.exists():
+    try:
+        text = (as_path(storage) / FENCE).read_text()
+    except FileNotFoundError:
         return
-    fence = json.loads(path.read_text())
+    fence = json.loads(text)
     newest = (fence["attempt"], fence["attempt_id"])
     if newest[0] > attempt or (newest[0] == attempt and newest[1] != attempt_id):
         raise FencedError(

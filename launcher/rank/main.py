@@ -21,6 +21,9 @@ from launcher.rank.exit_codes import EXIT_PORT_LOST, PortLostError
 from launcher.rank.memory import host_bytes, peak_bytes
 from launcher.rank.progress import Progress
 
+OURS = ("launcher", "workloads")
+KNOWS = ("cause", "suspects", "ranks")  # what an error of ours may know: see `launcher.job.RankEnd`
+
 
 def run_rank(descriptor: int, lease_s: float) -> NoReturn:
     """Waits for the one assignment on the control descriptor, runs it, and ends this process."""
@@ -108,9 +111,12 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
     result = run(config, context, resume=assignment["resume"])
     profiler.finish()
     context.agree("result")
+    metrics = {name: float(value) for name, value in result.metrics.items()}
+    context.finite.look_at_result(metrics)
+    problems = [*context.finite.problems, *result.diagnostics.get("problems", ())]
     return {
-        "metrics": {name: float(value) for name, value in result.metrics.items()},
-        "diagnostics": result.diagnostics,
+        "metrics": metrics,
+        "diagnostics": {**result.diagnostics, **({"problems": problems} if problems else {})},
         "result_digest": result.result_digest,
     }
 
@@ -149,9 +155,9 @@ def report_error(error: BaseException, control: Control) -> None:
     """Tells the agent what was raised, at once, and leaves it in the log too."""
     text = "".join(traceback.format_exception(error))
     details: dict[str, Any] = {"type": type(error).__name__, "message": str(error), "traceback": text}
-    for name in ("cause", "suspects"):  # what it means for the next attempt, where the error knows
-        if hasattr(error, name):
-            details[name] = getattr(error, name)
+    # A user's own may mean anything by these names.
+    if any(kind.__module__.partition(".")[0] in OURS for kind in type(error).__mro__):
+        details |= {name: getattr(error, name) for name in KNOWS if hasattr(error, name)}
     if isinstance(error, MemoryError):
         usage = resource.getrusage(resource.RUSAGE_SELF)
         details["memory"] = {"peak_bytes": peak_bytes(usage), "host_bytes": host_bytes()}

@@ -19,6 +19,7 @@ from launcher.rank.exit_codes import EXIT_PORT_LOST, PortLostError
 from launcher.rank.memory import host_bytes
 from launcher.rank.progress import Progress
 
+KNOWS = ("cause", "suspects", "ranks")  # what an error of ours may know: see `launcher.job.RankEnd`
 OWN_ARGUMENTS = ("coordinator_address", "num_processes", "process_id")
 # The watchdog names who does not come after five minutes; JAX itself would blame whoever waits.
 INITIALIZATION_TIMEOUT_S = 1200
@@ -65,7 +66,7 @@ class ScriptRank:
         details: Message = {"type": kind.__name__, "message": str(error)}
         details["traceback"] = "".join(traceback.format_exception(kind, error, trace))
         if kind.__module__.partition(".")[0] == __name__.partition(".")[0]:  # what our own checks say of the ranks
-            details |= {name: getattr(error, name) for name in ("cause", "suspects") if hasattr(error, name)}
+            details |= {name: getattr(error, name) for name in KNOWS if hasattr(error, name)}
         if isinstance(error, MemoryError):
             details["memory"] = {"peak_bytes": 0, "host_bytes": host_bytes()}
         self._control.send({"type": "error", "error": details})

@@ -219,6 +219,31 @@ def test_a_crash_in_c_leaves_its_stack(user: Cli) -> None:
     assert "Fatal Python error: Segmentation fault" in log(user, "crash", 1)
 
 
+ABORTS = """
+    import os, sys
+    import jax, numpy as np
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    jax.distributed.initialize()
+    sharding = NamedSharding(Mesh(np.array(jax.devices()), "d"), PartitionSpec("d"))
+    x = jax.make_array_from_callback((4,), sharding, lambda index: np.arange(4, dtype=np.float32)[index])
+    total = jax.jit(lambda x: x.sum())
+    for step in range(100_000):
+        if step == 20 and jax.process_index() == int(sys.argv[1]):
+            os.abort()  # as a failed CHECK of XLA's, or malloc's
+        float(total(x))
+"""
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_aborts_is_named_and_not_the_one_that_loses_it(user: Cli, rank: int) -> None:
+    """The other one raises gloo's error, and where process 0 is gone JAX aborts it too."""
+    write(user, "aborts.py", ABORTS)
+    out = user("run", "--name", f"aborts-{rank}", "--max-failures", "0", "--", "python", "aborts.py", str(rank), code=1)
+    said = f"rank {rank} on host shared-{rank} was killed by signal 6 (SIGABRT)"
+    assert user.job(f"aborts-{rank}")["message"].startswith(said), out
+
+
 def test_a_script_goes_on_from_what_it_has_saved(user: Cli) -> None:
     write(user, "saves.py", """
         import os, pathlib, signal

@@ -1,5 +1,7 @@
 """The three workloads through the launcher, small, on real input."""
 
+import re
+
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -23,6 +25,17 @@ def test_independent_chains(cli: Cli, cluster: str) -> None:
     assert any(path.endswith(".nc") for path in result["results"])
     assert result["integrity"]["status"] == "ok"
     assert result["checkpoints"]
+
+
+def test_a_loss_that_is_not_finite_is_told_at_its_step_and_with_the_result(cli: Cli, cluster: str) -> None:
+    small = ("steps=12", "num_layers=1", "width=32", "ff_width=64", "context_length=16", "sample_length=0")
+    settings = [word for text in (*small, "learning_rate=1e30", "warmup_steps=1") for word in ("--set", text)]
+    out = cli("submit", "transformer", *settings, "--name", "not-finite")
+    (note,) = [text for text in cli.job("not-finite")["notes"] if text.startswith("train_loss")]
+    assert re.fullmatch(r"train_loss is (nan|inf), first seen at step [2-9]", note)
+    assert cli.json("results", "not-finite")["diagnostics"]["problems"][0] == note
+    assert out.count(f"! {note}") >= 2, "while it ran, and with the result"
+    assert cli.job("not-finite")["result"]["integrity"]["status"] == "ok"
 
 
 def test_sharded_logistic_regression(cli: Cli, cluster: str) -> None:

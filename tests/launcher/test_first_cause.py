@@ -20,7 +20,19 @@ GLOO = _error("JaxRuntimeError", "Gloo all-reduce failed: Connection closed by p
 KILLED = RankEnd(rank=1, host="b", signal=signal.SIGKILL, phase="step 120 of 400", order=1)
 RAISED = RankEnd(rank=0, host="a", error=_error("ValueError", "no data"), phase="load", order=2)
 SURVIVOR = RankEnd(rank=0, host="a", error=GLOO, phase="step 121 of 400", order=0)
-ABORTED = RankEnd(rank=2, host="c", signal=signal.SIGABRT, order=0)
+ABORTED = RankEnd(rank=2, host="c", signal=signal.SIGABRT, order=1)
+ABANDONED = RankEnd(rank=1, host="b", signal=signal.SIGABRT, abandoned=True, order=0)  # by JAX, as its log says
+WRAPPED = RankEnd(
+    rank=1,
+    host="b",
+    error={
+        "type": "RuntimeError",
+        "message": "step 121 failed",
+        "traceback": f"{GLOO['traceback']}\nThe above exception was ...:\n\nTraceback ...\nRuntimeError: step 121\n",
+    },
+    order=0,
+)
+ABSENT = RankEnd(rank=0, host="a", error=_error("AbsentError", "rank 0 waited 9.0 s for 'digest'") | {"ranks": [1, 7]})
 EXITED = RankEnd(rank=3, host="d", exit_code=3, phase="run", order=3)
 LOST = RankEnd(rank=4, host="e", lost="its agent cannot be reached (ActorDiedError)", order=9)
 
@@ -31,16 +43,33 @@ LOST = RankEnd(rank=4, host="e", lost="its agent cannot be reached (ActorDiedErr
         ([KILLED], "rank 1 on host b was killed by signal 9 (SIGKILL) during 'step 120 of 400'"),
         ([SURVIVOR, KILLED], "rank 1 on host b was killed by signal 9"),  # the survivor was heard first
         ([SURVIVOR, KILLED, LOST], "rank 4 on host e was lost: its agent cannot be reached (ActorDiedError)"),
-        ([ABORTED, RAISED], "rank 0 on host a raised ValueError: no data during 'load'"),  # JAX aborted the other
+        ([ABORTED, RAISED], "rank 0 on host a raised ValueError: no data during 'load'"),
+        ([ABANDONED, RAISED], "rank 0 on host a raised ValueError: no data during 'load'"),  # JAX aborted the other
+        ([ABORTED, SURVIVOR], "rank 2 on host c was killed by signal 6 (SIGABRT): an assertion or damaged memory"),
+        ([ABORTED, SURVIVOR, RAISED], "rank 0 on host a raised ValueError: no data during 'load'"),
+        ([ABORTED, WRAPPED], "rank 2 on host c was killed by signal 6 (SIGABRT)"),  # what came of gloo's error
+        ([ABORTED, ABSENT], "rank 2 on host c was killed by signal 6 (SIGABRT)"),
+        ([ABANDONED, ABORTED], "rank 2 on host c was killed by signal 6 (SIGABRT): an assertion"),  # the service's host
+        ([ABANDONED, SURVIVOR], "rank 0 on host a raised JaxRuntimeError: Gloo"),
         ([ABORTED, EXITED], "rank 3 on host d ended with exit code 3 during 'run', without a Python exception"),
         ([SURVIVOR, EXITED], "rank 3 on host d ended with exit code 3"),
-        ([ABORTED], "rank 2 on host c was killed by signal 6 (SIGABRT): an assertion in C++, or JAX after it lost"),
-        ([SURVIVOR, RAISED], "rank 0 on host a raised JaxRuntimeError"),
-        ([RAISED, SURVIVOR], "rank 0 on host a raised JaxRuntimeError"),  # `order` counts, not the place in the list
+        ([ABANDONED], "rank 1 on host b was killed by signal 6 (SIGABRT): by JAX, which has lost process 0"),
+        ([SURVIVOR, RAISED], "rank 0 on host a raised ValueError"),
+        ([dataclasses.replace(SURVIVOR, order=2), WRAPPED], "rank 1 on host b raised RuntimeError: step 121 failed"),
+        # `order` counts, not the place in the list.
+        ([dataclasses.replace(WRAPPED, order=2), SURVIVOR], "rank 0 on host a raised JaxRuntimeError"),
     ],
 )
 def test_the_first_cause_is_named(ends: list[RankEnd], first_words: str) -> None:
     assert first_cause(ends).sentence.startswith(first_words)
+
+
+def test_who_is_waited_for_in_vain_is_named_before_who_waits() -> None:
+    said = "rank 0 on host a raised AbsentError: rank 0 waited 9.0 s for 'digest'"
+    assert first_cause([ABSENT], hosts=["a", "b"]).sentence == (
+        f"rank 1 on host b did not come where the others waited: {said}"
+    )
+    assert first_cause([ABSENT]).sentence == said
 
 
 def test_what_our_own_checks_found_comes_without_their_traceback() -> None:

@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from launcher.attempt import HostNews, RankTask
 from launcher.certificates import RankFiles
 from launcher.host_attempt import HostAttempt
@@ -70,6 +72,28 @@ def test_events_are_kept_until_they_have_arrived_and_of_progress_only_the_last(t
         process.kill()
         await process.wait()
         assert (await attempt.news(2, 0.0)).state == ""
+        await template.end()
+
+    run(program())
+
+
+@pytest.mark.parametrize(
+    ("says", "abandoned"),
+    [
+        ("Terminating process because the JAX distributed service detected fatal errors. This most likely ...", True),
+        ("terminate called after throwing an instance of 'gloo::IoException'", True),
+        ("F1122 16:00:49.8 xla.cc:80] Check failed: buffer.size() == 4", False),
+        ("malloc(): corrupted top size", False),
+    ],
+)
+def test_an_abort_by_jax_is_told_from_one_of_the_ranks_own(tmp_path: Path, says: str, abandoned: bool) -> None:
+    async def program() -> None:
+        attempt, _, template = await attempt_of(
+            tmp_path, f"import os, sys; print({says!r}, *range(9), sep=chr(10), file=sys.stderr); os.abort()"
+        )
+        await attempt.follow()
+        (end,) = [event for event in (await attempt.news(0, 0.1)).events if event["type"] == "exit"]
+        assert (end["code"], end["abandoned"]) == (-signal.SIGABRT, abandoned)
         await template.end()
 
     run(program())

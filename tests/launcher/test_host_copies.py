@@ -108,7 +108,7 @@ def test_a_damaged_copy_is_fetched_again_and_named(tmp_path: Path) -> None:
     ("damage", "words"),
     [
         (lambda path: path.write_bytes(b"9" * 50), "state/a is not what was written, on the head: its sha256 differs"),
-        (lambda path: path.unlink(), "state/a cannot be read on the head"),
+        (lambda path: path.unlink(), "state/a is gone on the head"),
     ],
 )
 def test_damage_on_the_head_is_told_where_the_host_has_no_good_copy(tmp_path: Path, damage: Any, words: str) -> None:

@@ -39,6 +39,14 @@ def decision(record: JobRecord) -> object:
     return decide(record.ends, policy=Policy(max_failures=1), hosts=HOSTS, available=HOSTS, sizes=[2])
 
 
+def test_a_warning_that_all_ranks_give_is_one_note() -> None:
+    record = new_record()
+    for rank in (0, 1):
+        record.hear(rank, {"type": "warning", "text": "loss is nan, first seen at step 7"})
+    assert record.notes == ["loss is nan, first seen at step 7"]
+    record.folder.close()
+
+
 def test_a_job_resumed_by_hand_has_its_whole_budget_again() -> None:
     first = new_record()
     fail(first)

@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from workloads import checkpoint
 from workloads.context import Context, Event
-from workloads.errors import FencedError, ReplicaDivergenceError
+from workloads.errors import FencedError, ReplicaDivergenceError, StorageError
 from workloads.fence import write_fence
 from workloads.result import digest_arrays
 from workloads.storage.folders import find_folders, remove
@@ -99,6 +99,20 @@ def restore(context: Context, axes: dict[str, int], step: int | None) -> dict[st
         "same_draw": float(draw(found["key"])) == float(draw(state["key"])),
         "types": [type(found["host"]).__name__, type(found["moments"]).__name__],
     }
+
+
+def restore_without(context: Context, lost_by: int) -> str:
+    """What every rank says of a resume where one of them has an empty folder in the storage's place."""
+    context = dataclasses.replace(context, attempt=2)
+    if context.rank == lost_by:
+        empty = context.output / "storage"
+        empty.mkdir()
+        context = dataclasses.replace(context, storage=str(empty))
+    try:
+        checkpoint.resume(context, lambda *_: make(context, {"a": 2, "b": 2}))
+    except StorageError as error:
+        return str(error)
+    return "resumed"
 
 
 def full_disk(context: Context, full_on: list[int]) -> list[int | None]:

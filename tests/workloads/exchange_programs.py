@@ -43,3 +43,24 @@ def first_stays_away(context: Context) -> str:
             message = str(error)
     context.exchange.all_gather("done", None)
     return message
+
+
+def get_on(context: Context) -> dict[str, Any]:
+    """The last rank comes after four seconds, and says meanwhile that it gets on; to another round it does not come."""
+    first = context.rank == 0
+    exchange = Exchange(context.rank, context.num_ranks, timeout_s=1.5)
+    context.exchange.all_gather("start", None)
+    for number in range(0 if first else 8):
+        exchange.tell("work", number)
+        time.sleep(0.5)
+    start = time.monotonic()
+    exchange.all_gather("late", None, moves=lambda: exchange.told("work", context.num_ranks - 1))
+    result = {"waited_s": time.monotonic() - start, "error": "", "at_once_s": 0.0}
+    start = time.monotonic()
+    try:
+        if first:
+            exchange.all_gather("skipped", None, 0)
+    except TimeoutError as error:
+        result |= {"error": str(error), "at_once_s": time.monotonic() - start}
+    context.exchange.all_gather("done", None)
+    return result

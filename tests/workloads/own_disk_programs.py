@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from launcher.keeper import Keeper
 from tests.launcher.in_process import InProcess
 from tests.workloads import checkpoint_programs
 from workloads.context import Context
+from workloads.errors import StorageError
 
 
 def save(context: Context, **arguments: Any) -> Any:
@@ -22,6 +24,19 @@ def save(context: Context, **arguments: Any) -> Any:
 
 def restore(context: Context, **arguments: Any) -> Any:
     return checkpoint_programs.restore(on_own_disk(context), **arguments)
+
+
+def restore_on_a_full_disk(context: Context, full_on: int, **arguments: Any) -> str:
+    """What every rank says where one of them can write no file of more than 100 bytes (a real write error)."""
+    if context.rank == full_on:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+    said = "restored"
+    try:
+        checkpoint_programs.restore(on_own_disk(context), step=None, **arguments)
+    except StorageError as error:
+        said = str(error).partition("(")[2]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    return said
 
 
 def on_own_disk(context: Context) -> Context:

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from tests.workloads.spmd_map_programs import AXIS, roll_dice
 from workloads import spmd
 from workloads.context import Context
+from workloads.spmd import gathering, processes
 
 DTYPES = ["float32", "bfloat16", "float16", "float8_e4m3fn", "int8", "int32", "uint16", "bool", "complex64"]
 TINY = 3 * 4096  # many pieces, none of which ends where an array does
@@ -262,3 +264,20 @@ def _peak_mib(*, reset: bool = False) -> float:
     found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert found is not None
     return int(found[1]) / 1024
+
+
+def slow_turns(context: Context) -> dict[str, Any]:
+    """Rank 1 sends for longer than anybody waits for what does not move, and rank 2 waits for its turn."""
+    processes.TIMEOUT_S, gathering.TELL_PERIOD_S = 2.0, 0.0
+    send = gathering.start_send
+
+    def send_slowly(*arguments: Any) -> jax.Array:
+        time.sleep(0.3)
+        return send(*arguments)
+
+    gathering.start_send = send_slowly
+    context.exchange.all_gather("start", None)
+    start = time.monotonic()
+    size = 16384 if context.rank < 2 else 64
+    whole = spmd.gather(np.full(size, context.rank, np.float32), to="rank0", chunk_bytes=2**15)
+    return {"seconds": time.monotonic() - start, "sum": None if whole is None else float(whole.sum())}

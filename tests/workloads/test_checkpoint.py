@@ -1,5 +1,6 @@
 """Checkpoints: whole or invisible, bit-exact on another layout, and refused in words where they do not fit."""
 
+import dataclasses
 import json
 import shutil
 import sys
@@ -15,7 +16,7 @@ from tests.ranks import run_ranks
 from workloads import checkpoint
 from workloads.context import Context
 from workloads.durable import as_path
-from workloads.errors import FencedError
+from workloads.errors import FencedError, StorageError
 from workloads.fence import write_fence
 from workloads.storage.folders import StepFolder, superseded
 
@@ -215,6 +216,45 @@ def test_of_wrapped_read_errors_only_damage_is_fallen_back_from_and_it_is_told(
     with pytest.raises(Exception, match="while reading array index") as raised:
         _restore(context)
     assert isinstance(raised.value.__cause__, MemoryError), "the checkpoint is good: to start over would lose work"
+
+
+def _loop(path: Path) -> None:
+    """Stands for a storage that fails: reading it is neither data nor their absence, but an error of the kernel's."""
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+@pytest.mark.parametrize("what", ["manifest.json", "state/d/*"])
+def test_what_cannot_be_read_is_skipped_for_a_good_step_but_nothing_starts_over(
+    context: Context, events: list[dict[str, Any]], what: str
+) -> None:
+    first, second = (Path(checkpoint.save(context, step, _state(), {})) for step in (1, 2))
+    _loop(next(second.glob(what)))
+    found = checkpoint.resume(context, lambda *_: _state())
+    assert found and found.step == 1
+    _loop(next(first.glob(what)))
+    with pytest.raises(StorageError, match=r"no good checkpoint could be read .* \(2 skipped: step 2: rank 0") as met:
+        checkpoint.resume(context, lambda *_: _state())
+    assert "symbolic links" in str(met.value) and "step 1: rank 0 on host localhost: " in str(met.value)
+    assert [event["step"] for event in _of_type(events, "resumed")] == [1], "nobody said that it starts at 0"
+
+
+def test_a_storage_that_is_not_the_jobs_is_no_storage_without_checkpoints(context: Context, tmp_path: Path) -> None:
+    later = dataclasses.replace(context, attempt=2, attempt_id="second")
+    with pytest.raises(StorageError, match=r"rank 0 on host localhost cannot look for checkpoints \(.* or not mounted"):
+        checkpoint.resume(later, lambda *_: _state())
+    write_fence(context.storage, 2, "second")
+    assert checkpoint.resume(dataclasses.replace(later), lambda *_: _state()) is None
+
+
+@pytest.mark.parametrize("lost_by", [0, 1])
+def test_a_storage_that_one_host_does_not_reach_ends_the_attempt_on_all(
+    saved: tuple[dict[str, Any], Path], tmp_path: Path, lost_by: int
+) -> None:
+    (tmp_path / "storage").symlink_to(saved[1])
+    said = run_ranks(f"{PROGRAMS}:restore_without", num_hosts=2, devices_per_host=2, folder=tmp_path, lost_by=lost_by)
+    for words in said:
+        assert f"rank {lost_by} on host host-{lost_by}" in words and "not mounted" in words
 
 
 def _folders(*steps: int, half: tuple[int, ...] = ()) -> list[StepFolder]:

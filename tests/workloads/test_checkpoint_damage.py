@@ -41,4 +41,7 @@ def test_with_nothing_good_left_it_starts_from_step_0(tmp_path: Path) -> None:
         damage(max(folder.rglob("d/*"), key=lambda path: path.stat().st_size), "truncate", random.Random(1))
     assert checkpoint.resume(context, lambda step, _: make(step)) is None
     assert [event["step"] for event in events if event["type"] == "checkpoint-skipped"] == [2, 1]
-    assert events[-1]["why"] == "from step 0: no checkpoint"
+    resumed, warning = events[-2:]
+    assert resumed["why"].startswith("from step 0: no good checkpoint (2 skipped: step 2: ")
+    assert "; step 1: " in resumed["why"] and resumed["why"].endswith(")")
+    assert warning == {"type": "warning", "text": f"starts {resumed['why']}"}

@@ -2,6 +2,7 @@
 
 import math
 
+from launcher.watchdog import Bounds
 from tests.ranks import run_ranks
 from workloads.exchange import Exchange
 
@@ -27,6 +28,19 @@ def test_an_absent_rank_is_named_in_time() -> None:
     assert first["error"].startswith("rank 0 waited 1.") and "'skipped' from rank(s) 1: " in first["error"]
     assert 1.4 < first["waited_s"] < 3.0
     assert absent["error"] == ""
+
+
+def test_a_rank_that_gets_on_is_waited_for_and_one_that_need_not_be_is_not() -> None:
+    first, late = run_ranks("tests.workloads.exchange_programs:get_on", num_hosts=2, devices_per_host=1)
+    assert first["waited_s"] > 3.0 and late["waited_s"] < 2.0
+    assert "from rank(s) 1: " in first["error"] and first["at_once_s"] < 1.0, "0 is no default"
+
+
+def test_the_watchdog_names_who_is_late_before_anybody_gives_up_waiting() -> None:
+    bounds = Bounds()
+    longest_s = max(bounds.compile_s, bounds.checkpoint_s, bounds.other_s, bounds.start_s, bounds.script_s)
+    assert Exchange(0, 2).timeout_s > 1.5 * longest_s
+    assert Exchange(0, 2).apart("programs").timeout_s == Exchange(0, 2).timeout_s
 
 
 def test_only_the_absent_rank_is_named() -> None:

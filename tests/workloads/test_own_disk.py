@@ -91,6 +91,14 @@ def test_a_damaged_copy_is_repaired_and_damage_of_both_falls_back(saved: tuple[s
     assert repaired["step"] == 10 and repaired["damaged"] == [str(path.relative_to(local))]
 
 
+def test_a_disk_without_room_for_the_checkpoint_does_not_cost_it(disks: Path) -> None:
+    shutil.rmtree(disks / "host-1")
+    arguments = {"num_hosts": 2, "devices_per_host": 2, "folder": disks, "axes": AXES}
+    said = run_ranks(f"{PROGRAMS}:restore_on_a_full_disk", **arguments, full_on=1)
+    assert said[0] == said[1] and "2 skipped: step 15: rank 1 on host host-1: it could not be brought" in said[0]
+    assert "File too large" in said[0]
+
+
 @pytest.mark.slow
 def test_the_heads_copy_is_a_checkpoint_as_on_a_shared_storage(saved: tuple[str, Path], disks: Path) -> None:
     arguments = {"num_hosts": 2, "devices_per_host": 2, "folder": disks, "axes": AXES, "step": None}

@@ -79,6 +79,12 @@ def test_a_flipped_bit_is_told_with_its_place(num_hosts: int, devices: int) -> N
         assert "at step 4, in 1 of 2 leaves" in rank["message"] and "w: 7 x (" in rank["message"]
 
 
+def test_a_gathers_turn_is_waited_for_as_long_as_rank_0_gets_on() -> None:
+    first, *others = _run("slow_turns", 3, 1)
+    assert first["sum"] == 16384 + 2 * 64 and [rank["sum"] for rank in others] == [None, None]
+    assert first["seconds"] > 3.0, "longer than the time for which nothing may move"
+
+
 def test_a_gather_needs_little_more_than_its_result() -> None:
     slack_mib, chunk_mib, host_mib = 6, 4, 64
     first, second = _run("memory", 2, 1)

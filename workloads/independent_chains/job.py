@@ -152,6 +152,8 @@ class Job:
                 "accept_rate": float(np.mean([values["acceptance_rate"][:, recent].mean() for values in stats])),
                 "num_divergences": float(sum(values["diverging"][:, after_warmup].sum() for values in stats)),
             }
+            log_densities = np.concatenate([values["lp"][:, recent] for values in stats])
+            self.context.finite.look("log_density", log_densities.T, step)
         self.context.report(step, self.config.num_transitions, **metrics)
         self.context.inject(step, None)
 

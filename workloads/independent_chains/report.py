@@ -32,7 +32,7 @@ def assess(config: Config, history: History, layout: BlockLayout) -> tuple[dict[
         "step_size": float(stats["step_size"].mean(dtype=np.float64)),
         "gradients_per_draw": float(stats["n_steps"].mean(dtype=np.float64)),
     }
-    problems = find_problems(history.draws, summaries, stats["diverging"])
+    problems = find_problems({**history.draws, "log density": stats["lp"]}, summaries, stats["diverging"])
     return metrics, {
         "problems": problems + idle_devices(config, layout),
         "parameters": {label: dataclasses.asdict(summary) for label, summary in summaries.items()},

@@ -61,7 +61,7 @@ def assess_posterior(config: Config, context: Context, model: Model, state: Stat
 
     after_warmup = {name: values[config.num_warmup :] for name, values in history.stats.items()}
     summaries = summarize(comparable_draws(model, history), max_scalars=MAX_SCALARS)
-    diverging = after_warmup["diverging"].T
+    diverging, log_density = after_warmup["diverging"].T, after_warmup["log_density"].T
     metrics = {
         "accept_rate": float(after_warmup["accept_ratio"].mean()),
         "step_size": float(after_warmup["step_size"][-1].mean()),
@@ -71,7 +71,7 @@ def assess_posterior(config: Config, context: Context, model: Model, state: Stat
         **headline(summaries, diverging),
     }
     diagnostics = {
-        "problems": find_problems(history.posterior(), summaries, diverging),
+        "problems": find_problems(history.posterior() | {"log density": log_density}, summaries, diverging),
         "summaries": {name: dataclasses.asdict(summary) for name, summary in summaries.items()},
         "max_scalars_diagnosed_of_each_part": MAX_SCALARS,
         "num_draws_kept": len(next(iter(history.draws.values()))),

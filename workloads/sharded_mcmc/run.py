@@ -98,6 +98,7 @@ def sample(
         state, trace = compiled.advance(state, np.asarray(start, np.int32), np.asarray(stop, np.int32))
         stats = {name: np.asarray(leaf)[: stop - start] for name, leaf in trace["stats"].items()}
         history.record_stats(start, stats)
+        context.finite.look("log_density", stats["log_density"], stop)
         rows = history.rows_to_keep(start, stop)
         if len(rows):
             history.record_draws(start, rows, context.gather(trace["position"]))

@@ -19,10 +19,11 @@ def barrier(name: str, timeout_s: float = TIMEOUT_S) -> None:
 
     Args:
         name: equal on all processes.
-        timeout_s: how long to wait for the slowest.
+        timeout_s: how long to wait for the slowest; with 0 all must be there already.
 
     Raises:
-        TimeoutError: naming the processes that did not come, and their hosts where they have been at a barrier before.
+        TimeoutError: naming the processes that did not come, and their hosts where they have been at a barrier before;
+            or the coordination service is gone.
     """
     state = barriers()
     meeting = state.meet(name)
@@ -30,11 +31,14 @@ def barrier(name: str, timeout_s: float = TIMEOUT_S) -> None:
     try:
         hosts = meeting.all_gather("host", host_name(), timeout_s)
     except AbsentError as error:
+        if not error.ranks:
+            raise
         missing = ", ".join(
             f"rank {rank}" + (f" ({state.hosts[rank]})" if rank in state.hosts else "") for rank in error.ranks
         )
-        raise TimeoutError(
+        raise AbsentError(
             f"barrier {name!r}: rank {meeting.rank} on {host_name()} waited {time.monotonic() - start:.1f} s for "
-            f"{missing}, which did not come; its log tells where it is"
+            f"{missing}, which did not come; its log tells where it is",
+            error.ranks,
         ) from error
     state.passed(meeting, hosts)

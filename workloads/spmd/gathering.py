@@ -1,5 +1,7 @@
 """`gather`: what lies on many hosts, as NumPy arrays on one of them or on all, a piece at a time."""
 
+import math
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
@@ -7,7 +9,7 @@ import jax
 import numpy as np
 
 from workloads.spmd.gather_plan import Leaf, Plan, make_plan, moved
-from workloads.spmd.processes import exchange_with, path_of
+from workloads.spmd.processes import exchange, exchange_with, path_of
 from workloads.spmd.stream import Read, Row, aligned_empty, piece_bytes
 from workloads.spmd.transport import place, read, start_all_gather, start_send, start_shift
 
@@ -17,6 +19,7 @@ To = Literal["rank0", "all", "driver"]
 CHUNK_BYTES = 64 * 2**20
 # In flight are a piece that is sent, one on its way and one being put away; the rest is the network's and malloc's.
 PIECES = 6
+TELL_PERIOD_S = 5.0
 
 
 def gather(tree: PyTree, to: To = "all", *, chunk_bytes: int = CHUNK_BYTES) -> PyTree:
@@ -43,7 +46,7 @@ def gather(tree: PyTree, to: To = "all", *, chunk_bytes: int = CHUNK_BYTES) -> P
 
     Raises:
         ValueError: on every host, naming a leaf whose dtype or trailing shape differs between hosts.
-        TimeoutError: naming the processes that did not call.
+        TimeoutError: naming the processes that did not call, or that got no further for five minutes.
     """
     if to not in ("rank0", "all", "driver"):
         raise ValueError(f"to={to!r}: rank0, all and driver are known")
@@ -70,7 +73,7 @@ def _reads(leaves: list[Leaf], plan: Plan, row: Row) -> list[Read]:
 
 
 def _to_first(rows: list[Row], reads: list[Read], wholes: list[np.ndarray], chunk_bytes: int) -> None:
-    """One host after the other sends its row of bytes to rank 0."""
+    """One host after the other sends its row of bytes to rank 0, and waits for its turn as long as rank 0 gets on."""
     rank = jax.process_index()
     longest = max((row.num_bytes for row in rows[1:]), default=0)
     piece = piece_bytes(chunk_bytes // PIECES, longest)
@@ -80,15 +83,25 @@ def _to_first(rows: list[Row], reads: list[Read], wholes: list[np.ndarray], chun
     for source in range(1, len(rows)):
         if rank not in (0, source) or not rows[source].num_bytes:
             continue
-        exchange_with(source if rank == 0 else 0).all_gather("gather turn", None)  # a collective may not wait for long
+        # A collective may not wait for long.
+        messages = exchange_with(source if rank == 0 else 0)
+        messages.all_gather("gather turn", None, moves=lambda: exchange().told("gather", 0))
         row = rows[source]
-        _put_away(
-            (
-                (row, start, start_send(empty if rank == 0 else row.read(reads, start, piece), source, 0))
-                for start in range(0, row.num_bytes, piece)
-            ),
-            wholes,
+        under_way = (
+            (row, start, start_send(empty if rank == 0 else row.read(reads, start, piece), source, 0))
+            for start in range(0, row.num_bytes, piece)
         )
+        _put_away(_tell_often(under_way), wholes)
+
+
+def _tell_often(under_way: Iterable[tuple[Row, int, jax.Array]]) -> Iterator[tuple[Row, int, jax.Array]]:
+    """What comes, while rank 0 lets the hosts that wait for their turn see every few seconds that it gets on."""
+    told = -math.inf
+    for item in under_way:
+        if jax.process_index() == 0 and time.monotonic() - told >= TELL_PERIOD_S:
+            told = time.monotonic()
+            exchange().tell("gather", told)
+        yield item
 
 
 def _to_all(rows: list[Row], reads: list[Read], wholes: list[np.ndarray], chunk_bytes: int) -> None:

@@ -28,7 +28,7 @@ class StepFolder:
     Attributes:
         step: steps (or draws) that its state has behind it.
         path: of the folder.
-        committed: whether its manifest is there.
+        committed: whether its manifest is there, or nobody can tell.
     """
 
     step: int
@@ -47,12 +47,34 @@ def find_folders(storage: str) -> list[StepFolder]:
     Raises:
         OSError: the storage cannot be read.
     """
-    root = as_path(storage)
-    if not root.exists():
+    try:
+        paths = list(as_path(storage).iterdir())
+    except FileNotFoundError:
         return []
-    named = [(match, path) for path in root.iterdir() if (match := _NAME.fullmatch(path.name))]
-    found = [StepFolder(step=int(match[1]), path=path, committed=(path / MANIFEST).exists()) for match, path in named]
+    named = [(match, path) for path in paths if (match := _NAME.fullmatch(path.name))]
+    found = [StepFolder(step=int(match[1]), path=path, committed=_may_count(path)) for match, path in named]
     return sorted(found, key=lambda folder: (folder.step, folder.path.name), reverse=True)
+
+
+def _may_count(folder: epath.Path) -> bool:
+    """Whether a step is not known to be half-written: one whose manifest nobody can look for must not be removed."""
+    try:
+        return is_there(folder / MANIFEST)
+    except OSError:
+        return True
+
+
+def is_there(path: epath.Path) -> bool:
+    """Whether there is such a file; `exists` says no too where nobody can tell.
+
+    Raises:
+        OSError: the storage cannot be read.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def latest_step(storage: str) -> int | None:

@@ -125,10 +125,15 @@ def write_manifest(folder: epath.Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: epath.Path) -> Manifest:
-    """Reads a step's manifest; see `parse_manifest`."""
+    """Reads a step's manifest; see `parse_manifest`.
+
+    Raises:
+        DamageError: it is gone, or not what was written.
+        OSError: the storage fails, which tells nothing of the manifest.
+    """
     try:
         text = (folder / MANIFEST).read_text()
-    except (OSError, UnicodeDecodeError) as error:
+    except (FileNotFoundError, UnicodeDecodeError) as error:
         raise DamageError(f"{MANIFEST} cannot be read ({type(error).__name__}: {error})") from error
     return parse_manifest(text)
 
@@ -137,7 +142,7 @@ def parse_manifest(text: str) -> Manifest:
     """Checks that a manifest is what was written.
 
     Raises:
-        DamageError: it is not there, not readable, or not what was written.
+        DamageError: it is not.
     """
     try:
         content = json.loads(text)
@@ -156,12 +161,13 @@ def check_files(folder: epath.Path, manifest: Manifest) -> None:
 
     Raises:
         DamageError: naming the file.
+        OSError: the storage fails, which tells nothing of the files.
     """
     for name, expected in manifest.files.items():
         try:
             found = file_facts(folder / name, digest="sha256" in expected)
-        except OSError as error:
-            raise DamageError(f"{name} cannot be read ({type(error).__name__})") from error
+        except FileNotFoundError as error:
+            raise DamageError(f"{name} is gone") from error
         if found["size"] != expected["size"]:
             raise DamageError(f"{name} has {found['size']} bytes, {expected['size']} were written")
         if found != expected:

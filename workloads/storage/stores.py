@@ -13,8 +13,9 @@ from etils import epath
 
 from workloads.durable import as_path
 from workloads.errors import FencedError
+from workloads.fence import FENCE
 from workloads.storage.commit import begin_step, commit_step
-from workloads.storage.folders import STATE, StepFolder, find_folders, remove
+from workloads.storage.folders import MANIFEST, STATE, StepFolder, find_folders, is_there, remove
 from workloads.storage.manifest import DamageError, Files, Manifest, check_files, list_files, read_manifest
 
 Ask = Callable[[dict[str, Any]], dict[str, Any]]
@@ -77,7 +78,10 @@ class Store(Protocol):
         """Rank 0: all steps, the newest first."""
 
     def bring(self, folder: StepFolder) -> Manifest:
-        """Every rank: makes the files of a step readable here, as they were written; raises DamageError."""
+        """Every rank: makes the files of a step readable here, as they were written.
+
+        Raises DamageError where the step is known not to be good; an OSError tells nothing of the step.
+        """
 
 
 class SharedStore:
@@ -111,12 +115,18 @@ class SharedStore:
             remove(self.open(name))
 
     def find(self) -> list[StepFolder]:
-        return find_folders(self._storage)
+        found = find_folders(self._storage)
+        if not found and self._writer.attempt > 1 and not is_there(as_path(self._storage) / FENCE):
+            raise OSError(f"{self._storage} has not the {FENCE} of this job: it is not the storage, or not mounted")
+        return found
 
     def bring(self, folder: StepFolder) -> Manifest:
+        if not self._writer.is_first:
+            if not is_there(folder.path / MANIFEST):  # where rank 0 has just seen it
+                raise OSError(f"{folder.path / MANIFEST} is not there: it is not the storage, or not mounted")
+            return read_manifest(folder.path)
         manifest = read_manifest(folder.path)
-        if self._writer.is_first:
-            check_files(folder.path, manifest)
+        check_files(folder.path, manifest)
         return manifest
 
 

@@ -133,6 +133,7 @@ def train(
         progress.step = last
         for name, curve in curves.items():
             progress.train.setdefault(name, []).append(np.asarray(curve)[: last - first])
+        context.finite.look("train_loss", progress.train["loss"][-1], last)
         seconds = time.perf_counter() - chunk_start
         train_s += seconds
         measured = {f"train_{name}": float(pieces[-1][-1]) for name, pieces in progress.train.items()}
