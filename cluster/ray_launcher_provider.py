@@ -64,8 +64,8 @@ class RayLauncherProvider:
         try:
             cluster = hosts.find()
         except SshError:
-            if request is None:
-                raise
+            if request is None or Cluster.load(self.name) is not None:
+                raise  # it came up, and may run: what `up` would make anew, it would also delete
             return None  # ours, and still booting
         self._found = dataclasses.replace(asked, request_id=running[asked.names[0]]["id"])
         return cluster
@@ -75,6 +75,7 @@ class RayLauncherProvider:
         self._require_key(request)
         self._found = None
         close_tunnel(self.name)
+        (cluster_folder(self.name) / "cluster.json").unlink(missing_ok=True)
         what = self.machines.machine_type or self._kind()
         say(f"{self.machines.cloud}, {self.machines.region}: {len(self.names)} x {what}, {self._market()}")
         if self._unsure:
@@ -123,7 +124,7 @@ class RayLauncherProvider:
         return [*machines, *host_actions("start", self.names, self.spec.accelerator)]
 
     def plan_mend(self, lost: Sequence[str]) -> list[Action]:
-        request = LauncherRequest.load(self.name) or self._new_request()
+        request = LauncherRequest.load(self.name) or self._found or self._new_request()
         there = self._running(request)
         missing = [name for name in self.names if name not in there]
         machines = [action for action in self._plan(set(there)) if action.verb == "create"]
@@ -169,9 +170,10 @@ class RayLauncherProvider:
 
     def attach(self, cluster: Cluster) -> Cluster:
         assert self._hosts is not None
+        attached = self._hosts.attach(cluster)
         if self._found is not None:
             self._found.save()  # with it, `down` ends the machines from here too
-        return self._hosts.attach(cluster)
+        return attached
 
     def delete(self, code: Code, *, purge: bool = False) -> list[str]:
         close_tunnel(self.name)

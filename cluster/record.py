@@ -11,6 +11,7 @@ $SPMD_LAUNCH_HOME (~/.spmd-launch)
         guard.json          since when it is up, and without a job; see launcher.cost_guard
         hosts/HOST/         what an emulated host calls its disk
     ended/NAME.json         of a cluster that took itself down, see cluster.farewell
+    locks/NAME              held while a command brings NAME up, see launcher.up_lock
     places.json             where clouds were ever used, see cluster.leftovers
     jobs/JOB/               stays, see launcher.job_folder
 """
