@@ -48,7 +48,14 @@ def describe_age(cluster: dict[str, Any]) -> list[str]:
     lines = [f"  up for {short(cluster['age_s'])}{idle}"]
     if cluster["cost"] is not None:
         lines.append(f"  {describe_cost(cluster['cost'])}")
-    return lines + ([] if limits is None else describe_end(limits))
+    return lines + ([] if limits is None else [*describe_waiting(limits), *describe_end(limits)])
+
+
+def describe_waiting(limits: dict[str, Any]) -> list[str]:
+    """Of jobs that wait for hosts while none runs, which keeps no cluster up that has a limit."""
+    if not limits.get("waiting") or not limits["idle_down_after"]:
+        return []
+    return [f"! waits for hosts that are lost, which counts as no job: {', '.join(limits['waiting'])}"]
 
 
 def describe_remains(cluster: dict[str, Any]) -> list[str]:

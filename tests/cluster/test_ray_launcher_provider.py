@@ -34,10 +34,8 @@ class ListedCloud:
         self.asked.append(what)
         if what == "create":
             raise ClusterError("it is enough to have been asked")
-        machines = [
-            {"node": f"i-{k}", "name": f"gpus-{k}", "id": "00c0ffee", "user": "a", "state": "running", "address": NOWHERE}
-            for k in range(2)
-        ]  # fmt: skip
+        common = {"id": "00c0ffee", "user": "a", "state": "running", "address": NOWHERE}
+        machines = [common | {"node": f"i-{k}", "name": f"gpus-{k}"} for k in range(2)]
         return {"machines": machines, "taken": [], "gpus": {"gpus": None, "why": "nobody knows"}}
 
 

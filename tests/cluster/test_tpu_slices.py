@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("google.cloud.tpu_v2", reason="the extra gcp is not installed")
 
-from cluster import gcp_tpu_provider, tpu_cloud, tpu_delete, tpu_slices, tpu_zones
+from cluster import gcp_tpu_provider, tpu_cloud, tpu_delete, tpu_plan, tpu_slices, tpu_zones
 from cluster.accelerators import Accelerator
 from cluster.errors import ClusterError
 from cluster.gcp_spec import GcpTpuProviderSpec
@@ -26,7 +26,9 @@ from cluster.spec import ClusterSpec
 from cluster.tpu_key import make_key
 from cluster.tpu_labelled import delete_labelled, labelled
 from cluster.tpu_self_delete import delete_from_inside
-from launcher.dry_run import plan_up
+from cluster.tpu_slice import Slice
+from launcher.cli.plan_text import plan_text
+from launcher.dry_run import plan_down, plan_up
 from tests.provision.credentials import write_service_account
 from tests.provision.fake_tpu import FakeTpu, NoMachines, TpuServer
 
@@ -134,6 +136,9 @@ def test_a_plan_names_what_would_be_done_and_does_nothing(zone: Zone) -> None:
     ]
     down = [(action.verb, action.kind, action.name) for action in provider.plan_down()]
     assert down == [("delete", kind, f"pod-{k}") for k in range(2) for kind in ("queued resource", "TPU VM")]
+    going = Slice(name="pod-0", request="DELETING", node="READY")
+    steps = [(action.verb, action.kind) for action in tpu_plan.plan_up(provider.slices, [going])]
+    assert steps == [("delete", "queued resource"), ("create", "queued resource"), ("create", "TPU VM")]
 
 
 def test_a_dead_slice_is_asked_for_again_and_no_other(zone: Zone) -> None:
@@ -360,6 +365,9 @@ def test_adopted_machines_are_neither_made_nor_deleted(zone: Zone) -> None:
     adopted = zone.provider()
     assert [(a.verb, a.name) for a in adopted.plan_up()][:1] == [("keep", "mine")]
     assert [a.verb for a in adopted.plan_down()] == ["keep"]
+    down = plan_down("pod")
+    assert not down.quotes and down.notes[-1] == "adopted, and billed on, whether the cluster is up or not: mine"
+    assert "an hour, whether it is up or not" in plan_text(plan_up(zone.spec))
     adopted.slices.delete()
     assert list(zone.fake.there().values()) == ["READY", "READY"]
     with pytest.raises(ClusterError, match="slice small is there as v4-8, and v4-16 is asked for"):

@@ -55,7 +55,9 @@ class Paid:
         return subprocess.run(
             [sys.executable, "-m", "tests.launcher.paid_cloud", *arguments],
             env={
-                **os.environ, "SPMD_LAUNCH_HOME": str(self.home), "PYTHONPATH": str(ROOT),
+                **os.environ,
+                "SPMD_LAUNCH_HOME": str(self.home),
+                "PYTHONPATH": str(ROOT),
                 "FAKE_CLOUD_IS_EMPTY": "1" if self.lists_nothing else "",
             },
             cwd=ROOT,
@@ -126,7 +128,10 @@ def test_what_could_not_be_deleted_stays_on_record_and_is_told_with_what_it_cost
         done = paid(*words)
         told = " ".join(done.stderr.split())
         assert done.returncode == 1 and "is down" not in done.stdout and "the fake cloud lists none" not in told
-        assert "what costs money may be there still, so its record stays, --force or not: `spmd-launch down paid`" in told
+        stays = (
+            "what costs money may be there still, so its record stays, --force or not: `spmd-launch down paid` again"
+        )
+        assert stays in told
     seen = paid("status", "paid").stdout.splitlines()
     assert seen[:2] == [
         "cluster paid: INCOMPLETE",

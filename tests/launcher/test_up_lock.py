@@ -22,14 +22,18 @@ from tests.conftest import ROOT
 
 pytestmark = pytest.mark.usefixtures("state_folder")
 
-HOLD = "import time\nfrom launcher.up_lock import alone\nwith alone('laptop', print): print('in', flush=True); time.sleep(60)"
+HOLD = """
+import time
+from launcher.up_lock import alone
+with alone("laptop", print):
+    print("in", flush=True)
+    time.sleep(60)
+"""
 
 
 def holder(children: list[subprocess.Popen[Any]]) -> subprocess.Popen[str]:
     """Another command that brings the cluster up, until it is killed."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([sys.executable, "-c", HOLD], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     children.append(process)
     assert process.stdout is not None and process.stdout.readline() == "in\n"
     return process
