@@ -19,6 +19,7 @@ from cluster.access import Access, Target
 from cluster.ask_launcher import CloudRefusedError, ask
 from cluster.errors import ClusterError
 from cluster.instance_gpus import unsure_of
+from cluster.labels import CLUSTER
 from cluster.launcher_file import digest, read, setup_commands
 from cluster.launcher_request import LauncherRequest
 from cluster.launcher_spec import LauncherProviderSpec
@@ -227,6 +228,12 @@ class RayLauncherProvider:
         ]
 
     def after_down(self) -> str:
+        if self.machines.cloud == "gcp":
+            return (
+                "none of its machines runs any more; those that Google has stopped to take them back are not listed by "
+                "Ray's launcher, and their disks cost: `gcloud compute instances list "
+                f"--filter=labels.{CLUSTER}={self.name}`"
+            )
         return f"all its machines have ended; {self.provider.place} lists none"
 
     def close(self) -> None:
@@ -301,8 +308,8 @@ class RayLauncherProvider:
 
 def _run_all(ssh: Ssh, commands: Sequence[str]) -> None:
     """In a login shell, as Ray does; the commands go over the connection, and read nothing."""
-    for command in commands:
+    for number, command in enumerate(commands, 1):  # which may hold a token
         try:
             ssh.run(["bash", "--login", "-c", 'eval "$(cat)"'], command.encode(), SETUP_TIMEOUT_S)
         except SshError as error:
-            raise SshError(f"setup command failed: {command.strip().splitlines()[0][:60]}\n{error}") from error
+            raise SshError(f"setup command {number} of {len(commands)} failed\n{error}") from error

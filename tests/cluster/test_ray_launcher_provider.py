@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -14,7 +14,7 @@ from cluster.launcher_request import LauncherRequest
 from cluster.place_code import Code
 from cluster.ray_launcher_provider import RayLauncherProvider
 from cluster.record import Cluster, cluster_folder, save_spec
-from cluster.ssh import SshError
+from cluster.ssh import Ssh, SshError
 from tests.cluster.test_launcher_file import AWS
 from tests.cluster.test_record import _cluster
 
@@ -109,3 +109,23 @@ def test_a_cluster_that_could_not_be_joined_is_not_on_record_as_asked_for_from_h
     with pytest.raises(ClusterError, match="no way to its head"):
         provider.attach(found)
     assert LauncherRequest.load("gpus") is None
+
+
+def test_a_setup_command_that_fails_is_told_by_its_number_alone() -> None:
+    class Host:
+        def run(self, words: Any, command: bytes, timeout_s: float) -> None:
+            if b"token" in command:
+                raise SshError("host gpus-1: bash ended with exit code 1")
+
+    commands = ["true", "curl -H 'Authorization: token secret'"]
+    with pytest.raises(SshError) as failed:
+        ray_launcher_provider._run_all(cast(Ssh, Host()), commands)
+    assert str(failed.value) == "setup command 2 of 2 failed\nhost gpus-1: bash ended with exit code 1"
+
+
+def test_what_rays_launcher_does_not_list_on_google_cloud_is_not_said_to_have_ended(
+    provider: RayLauncherProvider,
+) -> None:
+    assert provider.after_down() == "all its machines have ended; aws/us-west-2 lists none"
+    provider.machines = dataclasses.replace(provider.machines, cloud="gcp")
+    assert "--filter=labels.spmd-launch-cluster=gpus" in provider.after_down()
