@@ -23,6 +23,7 @@ from cluster.place_code import Code
 from cluster.plan import Action
 from cluster.record import Cluster, cluster_folder, save_spec
 from cluster.spec import ClusterSpec
+from cluster.ssh_provider import SshProvider
 from cluster.tpu_key import make_key
 from cluster.tpu_labelled import delete_labelled, labelled
 from cluster.tpu_self_delete import delete_from_inside
@@ -353,6 +354,26 @@ def test_a_cluster_of_that_name_from_another_state_folder_is_not_taken_over(
     with pytest.raises(ClusterError, match=r"slice pod-0 was made by .* from another machine or state folder"):
         zone.begin(other)
     assert other.delete(NO_CODE) == [] and len(zone.fake.there()) == 4
+
+
+def test_a_cluster_that_could_not_be_joined_is_not_on_record_as_asked_for_from_here(
+    zone: Zone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next `up` would go on with another client's slices as with its own, and delete them when that fails."""
+
+    def no_way(self: SshProvider, cluster: Cluster) -> Cluster:
+        raise ClusterError("no way to its head could be opened")
+
+    zone.begin(zone.provider())
+    monkeypatch.setenv("SPMD_LAUNCH_HOME", str(tmp_path / "other"))
+    monkeypatch.setattr(SshProvider, "find", lambda self: cast(Cluster, "theirs"))
+    monkeypatch.setattr(SshProvider, "attach", no_way)
+    other = zone.provider()
+    found = other.find()
+    assert found is not None
+    with pytest.raises(ClusterError, match="no way to its head"):
+        other.attach(found)
+    assert other.slices.request_id() == ""
 
 
 def test_adopted_machines_are_neither_made_nor_deleted(zone: Zone) -> None:
