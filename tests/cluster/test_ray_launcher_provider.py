@@ -1,6 +1,7 @@
 """What `up` makes of what a cloud lists and a head answers: the cloud is a list here, the ssh is real."""
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -47,13 +48,15 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> ListedCloud:
 
 
 @pytest.fixture
-def provider(cloud: ListedCloud, tmp_path: Path) -> RayLauncherProvider:
+def provider(cloud: ListedCloud, tmp_path: Path) -> Iterator[RayLauncherProvider]:
     """Of a cluster file that nothing was done with yet."""
     (tmp_path / "aws.yaml").write_text(yaml.safe_dump(AWS | {"auth": {"ssh_user": "ubuntu"}}))
     (tmp_path / "gpus.yaml").write_text(
         "name: gpus\nprovider: {type: ray-launcher, file: aws.yaml}\naccelerator: H100:8\nnum_hosts: 2\n"
     )
-    return RayLauncherProvider(load(tmp_path / "gpus.yaml"))
+    provider = RayLauncherProvider(load(tmp_path / "gpus.yaml"))
+    yield provider
+    provider.close()
 
 
 def ask_for(provider: RayLauncherProvider) -> None:
@@ -103,7 +106,12 @@ def test_a_cluster_that_could_not_be_joined_is_not_on_record_as_asked_for_from_h
     provider: RayLauncherProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the next `up` would go on with it as with one of its own, and delete it when that fails."""
+
+    def no_way(self: Any, cluster: Cluster) -> Cluster:
+        raise ClusterError("no way to its head could be opened")
+
     monkeypatch.setattr(ray_launcher_provider.SshProvider, "find", lambda self: _cluster("gpus"))
+    monkeypatch.setattr(ray_launcher_provider.SshProvider, "attach", no_way)
     found = provider.find()
     assert found is not None
     with pytest.raises(ClusterError, match="no way to its head"):
