@@ -136,9 +136,10 @@ class GcpTpuProvider:
         return self.machines.start_on_head(module, code)
 
     def attach(self, cluster: Cluster) -> Cluster:
+        attached = self.machines.attach(cluster)
         if not self.provider.adopt and not self.slices.request_id():  # another client has brought it up
             self.slices.remember(self._made_by)
-        return self.machines.attach(cluster)
+        return attached
 
     def delete(self, code: Code, *, purge: bool = False) -> list[str]:
         try:

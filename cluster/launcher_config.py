@@ -29,8 +29,13 @@ def bootstrapped(order: Order) -> dict[str, Any]:
     return done
 
 
-def ready_to_ask(order: Order) -> dict[str, Any]:
-    """What is enough to list machines; nothing is made where the cloud's provider can do without."""
+def ready_to_list(order: Order) -> dict[str, Any]:
+    """What is enough to list machines: nothing is looked up, and nothing is made."""
+    return _reduced(order)
+
+
+def ready_to_end(order: Order) -> dict[str, Any]:
+    """What is enough to end them; on Azure also what else was made for them, which Ray finds as it makes it."""
     return _reduced(order) if order["machines"]["cloud"] != "azure" else bootstrapped(order)
 
 

@@ -25,8 +25,17 @@ def leave(name: str, cluster_id: str) -> None:
     Raises:
         OSError, subprocess.SubprocessError: it cannot be begun.
     """
+    start_outside("cluster.leave", name, cluster_id)
+
+
+def start_outside(module: str, *words: str) -> None:
+    """Runs a module that forks, and ends in the parent; the child is not ended with the cluster.
+
+    Raises:
+        OSError, subprocess.SubprocessError: it cannot be started.
+    """
     subprocess.run(
-        [sys.executable, "-m", "cluster.leave", name, cluster_id],
+        [sys.executable, "-m", module, *words],
         env=outside_environment(),
         cwd=home(),
         stdin=subprocess.DEVNULL,

@@ -22,7 +22,7 @@ from typing import Any
 
 from cluster.instance_gpus import told_by_aws
 from cluster.labels import CLUSTER, HOST, ID, USER
-from cluster.launcher_config import bootstrapped, ready_to_ask
+from cluster.launcher_config import bootstrapped, ready_to_end, ready_to_list
 from cluster.launcher_errors import Copy, RefusedError, refusal
 
 Order = dict[str, Any]
@@ -31,6 +31,7 @@ END_TIMEOUT_S = 600.0
 POLL_S = 3.0
 AT_ONCE = 8  # requests for machines
 ANSWERS = 1  # where answers go; in the process of its own another than what Ray prints to
+NO_GROUP = "ResourceNotFoundError"  # of Azure, whose resource group the first `up` makes
 STARTING, RUNNING = "starting", "running"
 
 
@@ -162,8 +163,13 @@ def list_machines(order: Order) -> Order:
 
     With `gpus` in the order also that of their type, see `cluster.instance_gpus`.
     """
-    launcher = Launcher(order, ready_to_ask(order))
-    answer: Order = {"machines": launcher.listed(), "taken": []}
+    launcher = Launcher(order, ready_to_list(order))
+    try:
+        answer: Order = {"machines": launcher.listed(), "taken": []}
+    except Exception as error:
+        if type(error).__name__ != NO_GROUP:
+            raise
+        answer = {"machines": [], "taken": []}
     if order["machines"]["cloud"] == "aws":
         from cluster import aws
 
@@ -175,7 +181,7 @@ def list_machines(order: Order) -> Order:
 
 def end(order: Order) -> Order:
     """Ends the machines of one request that have these names, those too that were asked for just now."""
-    launcher = Launcher(order, ready_to_ask(order))
+    launcher = Launcher(order, ready_to_end(order))
     if left := _end_machines(launcher, order, lambda machine: machine["name"] in order["names"]):
         raise RefusedError(left)
     return {}
@@ -187,7 +193,7 @@ def delete(order: Order) -> Order:
     Returns:
         `lines`, what a person should know; `gone`, whether nothing is left that could cost money.
     """
-    launcher = Launcher(order, ready_to_ask(order))
+    launcher = Launcher(order, ready_to_end(order))
     if left := _end_machines(launcher, order, lambda machine: True):
         return {"lines": [left], "gone": False}
     if order["machines"]["cloud"] == "aws":

@@ -19,6 +19,7 @@ from cluster.access import Access, Target
 from cluster.ask_launcher import CloudRefusedError, ask
 from cluster.errors import ClusterError
 from cluster.instance_gpus import unsure_of
+from cluster.labels import CLUSTER
 from cluster.launcher_file import digest, read, setup_commands
 from cluster.launcher_request import LauncherRequest
 from cluster.launcher_spec import LauncherProviderSpec
@@ -64,8 +65,8 @@ class RayLauncherProvider:
         try:
             cluster = hosts.find()
         except SshError:
-            if request is None:
-                raise
+            if request is None or Cluster.load(self.name) is not None:
+                raise  # it came up, and may run: what `up` would make anew, it would also delete
             return None  # ours, and still booting
         self._found = dataclasses.replace(asked, request_id=running[asked.names[0]]["id"])
         return cluster
@@ -75,6 +76,7 @@ class RayLauncherProvider:
         self._require_key(request)
         self._found = None
         close_tunnel(self.name)
+        (cluster_folder(self.name) / "cluster.json").unlink(missing_ok=True)
         what = self.machines.machine_type or self._kind()
         say(f"{self.machines.cloud}, {self.machines.region}: {len(self.names)} x {what}, {self._market()}")
         if self._unsure:
@@ -123,7 +125,7 @@ class RayLauncherProvider:
         return [*machines, *host_actions("start", self.names, self.spec.accelerator)]
 
     def plan_mend(self, lost: Sequence[str]) -> list[Action]:
-        request = LauncherRequest.load(self.name) or self._new_request()
+        request = LauncherRequest.load(self.name) or self._found or self._new_request()
         there = self._running(request)
         missing = [name for name in self.names if name not in there]
         machines = [action for action in self._plan(set(there)) if action.verb == "create"]
@@ -169,9 +171,10 @@ class RayLauncherProvider:
 
     def attach(self, cluster: Cluster) -> Cluster:
         assert self._hosts is not None
+        attached = self._hosts.attach(cluster)
         if self._found is not None:
             self._found.save()  # with it, `down` ends the machines from here too
-        return self._hosts.attach(cluster)
+        return attached
 
     def delete(self, code: Code, *, purge: bool = False) -> list[str]:
         close_tunnel(self.name)
@@ -225,6 +228,12 @@ class RayLauncherProvider:
         ]
 
     def after_down(self) -> str:
+        if self.machines.cloud == "gcp":
+            return (
+                "none of its machines runs any more; those that Google has stopped to take them back are not listed by "
+                "Ray's launcher, and their disks cost: `gcloud compute instances list "
+                f"--filter=labels.{CLUSTER}={self.name}`"
+            )
         return f"all its machines have ended; {self.provider.place} lists none"
 
     def close(self) -> None:
@@ -299,8 +308,8 @@ class RayLauncherProvider:
 
 def _run_all(ssh: Ssh, commands: Sequence[str]) -> None:
     """In a login shell, as Ray does; the commands go over the connection, and read nothing."""
-    for command in commands:
+    for number, command in enumerate(commands, 1):  # which may hold a token
         try:
             ssh.run(["bash", "--login", "-c", 'eval "$(cat)"'], command.encode(), SETUP_TIMEOUT_S)
         except SshError as error:
-            raise SshError(f"setup command failed: {command.strip().splitlines()[0][:60]}\n{error}") from error
+            raise SshError(f"setup command {number} of {len(commands)} failed\n{error}") from error

@@ -9,8 +9,10 @@ $SPMD_LAUNCH_HOME (~/.spmd-launch)
         holder.log
         blobs/SHA256        code and input files, once per content
         guard.json          since when it is up, and without a job; see launcher.cost_guard
+        last-guard.log      what launcher.last_guard has done on the head, where hosts cost money
         hosts/HOST/         what an emulated host calls its disk
     ended/NAME.json         of a cluster that took itself down, see cluster.farewell
+    locks/NAME              held while a command brings NAME up, see launcher.up_lock
     places.json             where clouds were ever used, see cluster.leftovers
     jobs/JOB/               stays, see launcher.job_folder
 """

@@ -207,6 +207,11 @@ class ClusterSpec:
         return None if self.max_lifetime == NEVER else self.max_lifetime
 
     @property
+    def rents_hosts(self) -> bool:
+        """Whether `up` makes hosts that cost money until they are deleted; those that it adopts are somebody's."""
+        return self.provider.is_paid and not (isinstance(self.provider, GcpTpuProviderSpec) and self.provider.adopt)
+
+    @property
     def storage_outlives_hosts(self) -> bool:
         """Whether checkpoints go to a place that is there when no host is."""
         return self.storage_path not in (None, NO_STORAGE)

@@ -21,12 +21,14 @@ def plan_up(slices: TpuSlices, found: Sequence[Slice]) -> list[Action]:
 
 def _plan_slice(slices: TpuSlices, slice_: Slice) -> list[Action]:
     name, spec = slice_.name, slices.spec
-    if not slice_.is_dead and slice_.is_there:
+    # What ends is asked for again when it is gone, as `TpuSlices.ask_for` does.
+    ends = not slices.adopted and (slice_.is_dead or slice_.is_going)
+    if slice_.is_there and not ends:
         return [Action(verb="keep", kind="TPU VM" if slice_.node else REQUEST, name=name, detail=slice_.state)]
     hosts = f"{spec.hardware.hosts_per_slice} host(s) x {spec.devices_per_host} device(s)"
-    dead = [Action(verb="delete", kind=REQUEST, name=name, detail=slice_.state)] if slice_.is_dead else []
+    old = [Action(verb="delete", kind=REQUEST, name=name, detail=slice_.state)] if ends else []
     return [
-        *dead,
+        *old,
         Action(verb="create", kind=REQUEST, name=name, detail=f"{slices.what()}, {slices.provider.zone}"),
         Action(verb="create", kind="TPU VM", name=name, detail=hosts),
     ]

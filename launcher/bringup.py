@@ -25,6 +25,7 @@ from launcher.protocol import Connection
 from launcher.record_copy import refresh
 from launcher.sending import packed
 from launcher.starter import Starter
+from launcher.up_lock import alone
 from launcher.version_skew import digest_launcher, require_same_launcher
 from launcher.went_down import last_words, went_down
 
@@ -67,22 +68,32 @@ def up(spec: ClusterSpec, say: Say) -> BringUp:
     files = read_code(source_root())
     with contextlib.closing(provider_for(spec)) as provider:
         try:
-            existing = _existing(provider, spec)
-            if existing is not None:
-                require_same_launcher(existing, files)
-                forget(spec.name)
-                lost = lost_hosts(existing)
-                cluster = mend(provider, existing, lost, packed(files), say) if lost else existing
-                return BringUp(cluster, (), (), time.monotonic() - start, mended=lost)
-            require_free_name(spec)
-            unfinished = unfinished_jobs(spec.name) if provider.resumes else []
-            cluster, facts, differences = _bring_up(provider, spec, files, say)
+            with alone(spec.name, say):
+                existing = _existing(provider, spec)
+                if existing is None:
+                    cluster, facts, differences = _begin(provider, spec, files, say)
+                    return BringUp(cluster, facts, differences, time.monotonic() - start)
+            require_same_launcher(existing, files)
+            forget(spec.name)
+            lost = lost_hosts(existing)
+            cluster = mend(provider, existing, lost, packed(files), say) if lost else existing
+            return BringUp(cluster, (), (), time.monotonic() - start, mended=lost)
         except ClusterError as error:
             raise FailureError(str(error)) from error
+
+
+Up = tuple[Cluster, list[HostFacts], list[Difference]]
+
+
+def _begin(provider: Provider, spec: ClusterSpec, files: Sequence[CodeFile], say: Say) -> Up:
+    """Brings up what is not up, with the jobs of an earlier cluster of that name that go on."""
+    require_free_name(spec)
+    unfinished = unfinished_jobs(spec.name) if provider.resumes else []
+    up = cluster, _, _ = _bring_up(provider, spec, files, say)
     forget(spec.name)
     if unfinished and spec.storage_outlives_hosts:
         go_on(cluster, unfinished, say)
-    return BringUp(cluster, facts, differences, time.monotonic() - start)
+    return up
 
 
 def down(name: str, *, force: bool, say: Say, purge: bool = False) -> list[str]:
@@ -90,7 +101,7 @@ def down(name: str, *, force: bool, say: Say, purge: bool = False) -> list[str]:
 
     Args:
         name: of the cluster.
-        force: end jobs that run as CANCELLED, and forget hosts that cannot be reached.
+        force: end jobs that run as CANCELLED, and forget hosts that cannot be reached, but for those that cost money.
         say: receives one line for each step.
         purge: remove from its hosts all that was ever written there, checkpoints too.
 
@@ -99,7 +110,8 @@ def down(name: str, *, force: bool, say: Say, purge: bool = False) -> list[str]:
 
     Raises:
         UserError: no such cluster, or jobs run and `force` is not set.
-        FailureError: its head, or another host, cannot be reached, and `force` is not set.
+        FailureError: its head, or another host, cannot be reached, and `force` is not set; or what costs money may be
+            there still.
         ClusterError: another version has brought it up, so that it cannot be asked for jobs, and `force` is not set.
     """
     if name not in cluster_names() and (farewell := kept_farewell(name)):
@@ -119,7 +131,9 @@ def down(name: str, *, force: bool, say: Say, purge: bool = False) -> list[str]:
     with contextlib.closing(provider_for(spec)) as provider:
         left = _delete(provider, name, packed(files), "the cluster went down while the job ran", purge=purge)
         after = provider.after_down()
-    if name in cluster_names():  # some host could not be reached
+    if name in cluster_names():  # some host could not be reached, or what costs money may be there
+        if spec.rents_hosts:
+            raise FailureError("\n".join([_still_billed(name), *left]))
         if not force:
             what = f"cluster {name!r} is not down everywhere; again when all can be reached, or --force:"
             raise FailureError("\n".join([what, *left]))
@@ -129,6 +143,14 @@ def down(name: str, *, force: bool, say: Say, purge: bool = False) -> list[str]:
     if after:
         say(after)
     return left
+
+
+def _still_billed(name: str) -> str:
+    return (
+        f"cluster {name!r} is not down, and what costs money may be there still, so its record stays, --force or not: "
+        f"`spmd-launch down {name}` again; only where its cloud's own console shows nothing of it, remove "
+        f"{cluster_folder(name)} by hand"
+    )
 
 
 def require_known(name: str) -> None:
@@ -218,9 +240,7 @@ def require_free_name(spec: ClusterSpec) -> None:
         )
 
 
-def _bring_up(
-    provider: Provider, spec: ClusterSpec, files: Sequence[CodeFile], say: Say
-) -> tuple[Cluster, list[HostFacts], list[Difference]]:
+def _bring_up(provider: Provider, spec: ClusterSpec, files: Sequence[CodeFile], say: Say) -> Up:
     code = packed(files)
     if farewell := last_words(spec.name):
         say(str(farewell))

@@ -4,16 +4,18 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime
-import json
+import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cluster.farewell import forget
 from cluster.record import Cluster, write_json
+from launcher import last_guard
 from launcher.errors import UserError
+from launcher.job import JobState
 from launcher.job_run import JobRun
-from launcher.limits import Clock, End, Reason, because, limits_of, warning
+from launcher.limits import Clock, End, because, limits_of, warning
 from launcher.protocol import Message
 from launcher.self_down import Cancel, SelfDown, way_on
 
@@ -40,12 +42,12 @@ class CostGuard:
         self._agents = agents
         self._jobs = jobs
         self._cancel = cancel
-        self._path = cluster.folder / "guard.json"
+        self._path = cluster.folder / last_guard.CLOCK
         self._limits = limits_of(cluster.spec)
         self._under_way = 0
         self._self_down: SelfDown | None = None
         forget(cluster.name)  # what an earlier cluster of this name had to say
-        kept = self._read()
+        kept = last_guard.kept_clock(cluster)
         self._clock = kept or Clock(up_since=time.monotonic(), idle_since=None)
         self._starting_until = time.monotonic() + START_S if kept is None else 0.0
 
@@ -75,6 +77,9 @@ class CostGuard:
     async def watch(self) -> None:
         """Looks again and again; when the end has come, ends the cluster."""
         self._keep(self._clock, anew=True)
+        if self._spec.rents_hosts and self._limits:
+            with contextlib.suppress(OSError, subprocess.SubprocessError):  # this guard is there all the same
+                await asyncio.to_thread(last_guard.begin, self._spec.name)
         while True:
             now, warned_before = time.monotonic(), self._clock.warned
             self._keep(self._look(now))
@@ -89,7 +94,7 @@ class CostGuard:
             await asyncio.sleep(PERIOD_S)
 
     def state(self) -> Message:
-        """What `status` tells of it: limits as the cluster file has them, and seconds."""
+        """What `status` tells of it: limits as the cluster file has them, seconds, and jobs that wait meanwhile."""
         now = time.monotonic()
         clock = self._look(now)
         end, idle_since = clock.next_end(self._limits), clock.idle_since
@@ -97,6 +102,7 @@ class CostGuard:
             "idle_down_after": self._spec.idle_limit,
             "max_lifetime": self._spec.lifetime_limit,
             "idle_s": 0.0 if idle_since is None else round(now - idle_since, 1),
+            "waiting": [] if idle_since is None else [job.spec.name for job in self._live()],
             "ends_in_s": None if end is None else round(max(0.0, end.at - now), 1),
             "ends_by": None if end is None else end.reason,
             "warning": self._warning(end) if end is not None and end.reason in clock.warned else "",
@@ -116,7 +122,12 @@ class CostGuard:
                 await asyncio.sleep(RETRY_S)
 
     def _look(self, now: float) -> Clock:
-        busy = bool(self._under_way or self._live() or now < self._starting_until)
+        """A job that is queued while none runs waits for hosts that are lost: alone it keeps nothing up.
+
+        Who brings hosts back says so again and again, which is work.
+        """
+        at_work = any(job.record.state is not JobState.QUEUED for job in self._live())
+        busy = bool(self._under_way or at_work or now < self._starting_until)
         return self._clock.moved_on(self._limits, busy=busy, now=now)
 
     def _live(self) -> list[JobRun]:
@@ -132,11 +143,3 @@ class CostGuard:
             with contextlib.suppress(OSError):  # as above; it is counted in memory all the same
                 write_json(self._path, dataclasses.asdict(clock))
         self._clock = clock
-
-    def _read(self) -> Clock | None:
-        """What a supervisor before this one has kept."""
-        try:
-            value: dict[str, Any] = json.loads(self._path.read_text())
-        except FileNotFoundError:
-            return None
-        return Clock(**{**value, "warned": {Reason(key): at for key, at in value["warned"].items()}})

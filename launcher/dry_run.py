@@ -31,8 +31,9 @@ class Plan:
         cluster: its name.
         actions: in their order.
         is_paid: whether the hosts cost money while the cluster is up.
-        quotes: everything that is rented, with its price.
+        quotes: everything that is rented, with its price; for `down` what is no more, once it is done.
         notes: what else a person should know before, a sentence each.
+        is_adopted: whether the hosts are somebody's, whom they cost as much before and afterwards.
     """
 
     command: str
@@ -41,6 +42,7 @@ class Plan:
     is_paid: bool
     quotes: Sequence[Quote]
     notes: Sequence[str] = ()
+    is_adopted: bool = False
 
     @property
     def changes_something(self) -> bool:
@@ -130,7 +132,18 @@ def plan_down(name: str) -> Plan:
             actions = provider.plan_down()
         except ClusterError as error:
             raise FailureError(str(error)) from error
-    return _plan("down", spec, actions, _jobs_in_the_way(name))
+    plan = _plan("down", spec, actions, _jobs_in_the_way(name))
+    if not spec.provider.is_paid or any(action.verb == "delete" for action in actions):
+        return plan
+    return dataclasses.replace(plan, quotes=(), notes=[*plan.notes, _not_ended(spec, actions)])
+
+
+def _not_ended(spec: ClusterSpec, actions: Sequence[Action]) -> str:
+    """Why `down` ends nothing that is billed."""
+    if spec.rents_hosts:
+        return "its cloud lists no machine of it that runs, so nothing is billed by the hour"
+    adopted = ", ".join(action.name for action in actions if action.verb == "keep")
+    return f"adopted, and billed on, whether the cluster is up or not: {adopted}"
 
 
 def _jobs_in_the_way(name: str) -> list[str]:
@@ -160,4 +173,5 @@ def _plan(command: str, spec: ClusterSpec, actions: Sequence[Action], notes: Seq
         is_paid=spec.provider.is_paid,
         quotes=quotes_of(spec),
         notes=notes,
+        is_adopted=spec.provider.is_paid and not spec.rents_hosts,
     )

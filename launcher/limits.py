@@ -7,6 +7,7 @@ no hour without a job.
 import dataclasses
 import enum
 from collections.abc import Mapping
+from typing import Any
 
 from cluster.durations import in_units, seconds_of
 from cluster.spec import ClusterSpec
@@ -41,6 +42,11 @@ class Clock:
     up_since: float
     idle_since: float | None
     warned: Mapping[Reason, float] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Clock":
+        """The inverse of `dataclasses.asdict`."""
+        return cls(**{**value, "warned": {Reason(key): at for key, at in value["warned"].items()}})
 
     def moved_on(self, limits: Mapping[Reason, float], *, busy: bool, now: float) -> "Clock":
         """The clock after a look at the cluster.

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from cluster.errors import ClusterError
 from cluster.provider import Say, Trouble, provider_for
 from cluster.record import Cluster
+from launcher import up_lock
 from launcher.bringup import up
 from launcher.errors import FailureError
 from launcher.job_folder import JobFolder, jobs_folder
@@ -34,10 +35,12 @@ class HeadWatch:
         """Returns where the head may come back, or nothing is known.
 
         Raises:
-            HeadLostError: it was taken away.
+            HeadLostError: it was taken away, or another command here brings the cluster up anew.
             FailureError: somebody has deleted it.
         """
-        if time.monotonic() - self._asked < ASK_PERIOD_S:
+        if not self._cluster.spec.provider.is_paid or time.monotonic() - self._asked < ASK_PERIOD_S:
+            return
+        if self._is_others_to_judge():
             return
         try:
             gone = [trouble for trouble in _ask(self._cluster) if trouble.head_is_gone]
@@ -47,6 +50,23 @@ class HeadWatch:
         if gone:
             kind = FailureError if gone[0].by_order else HeadLostError
             raise kind(f"cluster {self._cluster.name!r} has lost its head: {gone[0].text}")
+
+    def _is_others_to_judge(self) -> bool:
+        """Whether another command looks at it, as `up` does: what that deletes meanwhile would look lost.
+
+        Raises:
+            HeadLostError: it has looked, and brings the cluster up anew, or has.
+        """
+        name, is_held = (
+            self._cluster.name,
+            up_lock.is_held(self._cluster.name),
+        )  # in this order: it may be done just now
+        known = Cluster.load(name)
+        if known is not None and known.cluster_id == self._cluster.cluster_id:
+            return is_held
+        if is_held or known is not None:
+            raise HeadLostError(f"cluster {name!r} has lost its head: another command here brings it up anew")
+        return False
 
 
 def describe_troubles(cluster: Cluster) -> list[str]:
@@ -83,6 +103,9 @@ def bring_back(cluster: Cluster, job: str, lost: str, say: Say) -> Cluster:
     Raises:
         FailureError: there is nothing to go on from, the job's budget is spent, or it cannot be brought up.
     """
+    known = Cluster.load(cluster.name)
+    if known is not None and known.cluster_id != cluster.cluster_id:  # another command has done it, within the budget
+        return up(cluster.spec, say).cluster
     again = f"`spmd-launch up FILE` makes new machines, `spmd-launch down {cluster.name}` forgets the cluster"
     if not cluster.spec.storage_outlives_hosts:
         raise FailureError(

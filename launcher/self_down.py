@@ -5,17 +5,17 @@ import contextlib
 import dataclasses
 import datetime
 import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from ray.exceptions import RayError
 
+from cluster.delete_from_head import PAUSES_S, delete_what_costs
 from cluster.farewell import Farewell
 from cluster.holder import REJOIN_TIMEOUT_S
-from cluster.leave import leave, outside_environment
-from cluster.record import Cluster, home
+from cluster.leave import leave
+from cluster.record import Cluster
 from cluster.spec import ClusterSpec
 from launcher.interactive import WORKLOAD
 from launcher.job import JobState
@@ -27,8 +27,6 @@ from launcher.went_down import keep_in_storage
 LEAVE_TIMEOUT_S = 20.0
 READ_S = 3.0  # for who follows a job to copy its record
 MIRROR_TIMEOUT_S = 120.0
-DELETE_TIMEOUT_S = 900.0
-PAUSES_S = (5.0, 15.0, 60.0, 300.0)  # between tries to delete what costs money; the last one again and again
 COMMIT_PERIOD_S = 0.1
 
 Cancel = Callable[[str, str], Awaitable[Any]]
@@ -98,7 +96,7 @@ class SelfDown:
         await asyncio.sleep(READ_S)
         if self._cluster.spec.provider.is_paid:
             await asyncio.to_thread(keep_in_storage, farewell, self._cluster.spec)
-            await self._again_and_again(self._delete_what_costs)
+            await self._again_and_again(lambda: delete_what_costs(self._cluster.name))
         left = await self._end_other_machines()
         with contextlib.suppress(OSError):  # a full disk must not keep the cluster up
             dataclasses.replace(farewell, left=tuple(left)).prepare()
@@ -112,18 +110,6 @@ class SelfDown:
             await asyncio.sleep(PAUSES_S[min(tries, len(PAUSES_S) - 1)])
             tries += 1
         self.problem = ""
-
-    def _delete_what_costs(self) -> str:
-        try:
-            done = subprocess.run(
-                [sys.executable, "-m", "cluster.delete_from_head", self._cluster.name],
-                env=outside_environment(), cwd=home(), stdin=subprocess.DEVNULL, capture_output=True,
-                start_new_session=True, timeout=DELETE_TIMEOUT_S, check=False,
-            )  # fmt: skip
-        except (OSError, subprocess.SubprocessError) as error:
-            return f"what costs money could not be deleted: {error}"
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        return "" if done.returncode == 0 else (last or [f"exit code {done.returncode}"])[0]
 
     def _leave(self) -> str:
         try:

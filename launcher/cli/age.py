@@ -6,26 +6,27 @@ from typing import Any
 from cluster.durations import in_units
 from cluster.errors import ClusterConfigError
 from cluster.prices import price_of
-from cluster.record import Cluster
+from cluster.spec import ClusterSpec
 
 
-def age_and_cost(cluster: Cluster) -> dict[str, Any]:
+def age_and_cost(spec: ClusterSpec, created: str) -> dict[str, Any]:
     """`age_s` since `up`, and `cost` in USD so far: None where nothing is paid for.
 
     Args:
-        cluster: that was brought up, whether or not it can be reached: what cannot be reached costs as much.
+        spec: of a cluster, whether or not it can be reached: what cannot be reached costs as much.
+        created: when it was brought up, or asked for; ISO 8601.
     """
-    created = datetime.datetime.fromisoformat(cluster.created)
-    age_s = max(0.0, (datetime.datetime.now().astimezone() - created).total_seconds())
-    return {"age_s": round(age_s, 1), "cost": _cost(cluster, age_s)}
+    since = datetime.datetime.fromisoformat(created)
+    age_s = max(0.0, (datetime.datetime.now().astimezone() - since).total_seconds())
+    return {"age_s": round(age_s, 1), "cost": _cost(spec, age_s)}
 
 
-def _cost(cluster: Cluster, age_s: float) -> dict[str, Any] | None:
-    if not cluster.spec.provider.is_paid:
+def _cost(spec: ClusterSpec, age_s: float) -> dict[str, Any] | None:
+    if not spec.provider.is_paid:
         return None
     unknown = {"usd": None, "usd_per_hour": None, "date": None, "source": None, "spot": None}
     try:
-        price = price_of(cluster.spec)
+        price = price_of(spec)
     except ClusterConfigError as error:  # the user's own table has a mistake
         return unknown | {"problem": str(error)}
     if price is None:
@@ -47,7 +48,23 @@ def describe_age(cluster: dict[str, Any]) -> list[str]:
     lines = [f"  up for {short(cluster['age_s'])}{idle}"]
     if cluster["cost"] is not None:
         lines.append(f"  {describe_cost(cluster['cost'])}")
-    return lines + ([] if limits is None else describe_end(limits))
+    return lines + ([] if limits is None else [*describe_waiting(limits), *describe_end(limits)])
+
+
+def describe_waiting(limits: dict[str, Any]) -> list[str]:
+    """Of jobs that wait for hosts while none runs, which keeps no cluster up that has a limit."""
+    if not limits.get("waiting") or not limits["idle_down_after"]:
+        return []
+    return [f"! waits for hosts that are lost, which counts as no job: {', '.join(limits['waiting'])}"]
+
+
+def describe_remains(cluster: dict[str, Any]) -> list[str]:
+    """Lines on one of which nothing answers, or that did not come up; of what `cluster_status` tells."""
+    lines = [f"  {cluster['message']}"]
+    if cluster.get("cost") is not None:
+        began = "asked for" if cluster["state"] == "INCOMPLETE" else "up"
+        lines.append(f"  {began} {short(cluster['age_s'])} ago: {describe_cost(cluster['cost'])}, if all are there")
+    return lines
 
 
 def describe_cost(cost: dict[str, Any]) -> str:

@@ -39,6 +39,8 @@ def _steps(actions: Sequence[Action]) -> list[str]:
 def _price(plan: Plan) -> list[str]:
     if not plan.is_paid:
         return ["price: nothing is rented"]
+    if plan.command == "down" and not plan.quotes:
+        return []  # nothing that is billed ends, and a note says why
     unknown = [str(quote.rental) for quote in plan.quotes if quote.per_hour is None]
     price = total(plan.quotes)
     if price is None:
@@ -46,6 +48,7 @@ def _price(plan: Plan) -> list[str]:
         text = f"price: unknown ({what}); prices.toml in the state folder can tell it, see docs/cloud.md"
         return textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
     until = "an hour until it is down" if plan.command == "up" else "an hour, no more once it is down"
+    until = "an hour, whether it is up or not" if plan.is_adopted else until
     lines = [f"price: {price.per_hour:,.2f} USD {until}; disks and traffic not counted"]
     lines += [f"  {quote.rental}: {_each(quote):,.4g} USD each" for quote in plan.quotes]
     lines.append(f"  as read on {price.date} in")

@@ -1,19 +1,23 @@
 """`status`: clusters, hosts and jobs, now or again and again."""
 
+import datetime
 import time
 from typing import Any
 
 import click
 
+from cluster.errors import ClusterError
 from cluster.farewell import Farewell, kept_farewell, known_names
-from cluster.record import Cluster
-from launcher.cli.age import age_and_cost, describe_age
+from cluster.record import Cluster, cluster_folder, load_spec
+from cluster.spec import ClusterSpec
+from launcher.cli.age import age_and_cost, describe_age, describe_remains
 from launcher.cli.console import is_terminal, next_commands, show_json, table
 from launcher.cli.results import find_job
 from launcher.errors import FailureError, UserError
 from launcher.job_folder import JobFolder, all_jobs
 from launcher.lost_head import describe_troubles
 from launcher.protocol import Connection
+from launcher.up_lock import is_held
 from launcher.went_down import went_down
 
 PERIOD_S = 1.0
@@ -61,8 +65,8 @@ def cluster_status(name: str) -> dict[str, Any]:
     if farewell := kept_farewell(name):
         return nothing | _gone(farewell)
     if cluster is None:
-        return nothing | {"state": "INCOMPLETE"}
-    known = nothing | {"spec": cluster.spec.to_json(), "created": cluster.created, **age_and_cost(cluster)}
+        return nothing | _incomplete(name)
+    known = nothing | _age(cluster.spec, cluster.created)
     if (problem := cluster.problem()) or not cluster.alive():
         return known | _without_answer(cluster, problem, "")
     try:
@@ -78,6 +82,31 @@ def cluster_status(name: str) -> dict[str, Any]:
     return {**known, "state": state, "troubles": troubles, **answer}
 
 
+def _incomplete(name: str) -> dict[str, Any]:
+    """Of one whose `up` has not come to its end, or whose `down` has not."""
+    try:
+        spec = load_spec(name)
+    except ClusterError as error:
+        return {"state": "INCOMPLETE", "message": f"{error}; `spmd-launch down {name} --force` ends what can be ended"}
+    asked = datetime.datetime.fromtimestamp((cluster_folder(name) / "spec.json").stat().st_mtime).astimezone()
+    message = "a command brings it up now" if is_held(name) else _remains(spec)
+    return {"state": "INCOMPLETE", "message": message} | _age(spec, asked.isoformat(timespec="seconds"))
+
+
+def _remains(spec: ClusterSpec, why: str = "") -> str:
+    """What there may be of a cluster of which nothing answers."""
+    down = f"`spmd-launch down {spec.name}`"
+    if spec.rents_hosts:
+        what = f"nothing of it answers, but its machines may be there and cost money: {down} ends them, and looks"
+    else:
+        what = f"nothing of it runs; {down} cleans up"
+    return f"{why}; {what}" if why else what
+
+
+def _age(spec: ClusterSpec, created: str) -> dict[str, Any]:
+    return {"spec": spec.to_json(), "created": created, **age_and_cost(spec, created)}
+
+
 def _without_answer(cluster: Cluster, problem: str, message: str) -> dict[str, Any]:
     """What can be said of a cluster whose supervisor does not answer; `problem` is why its head cannot be reached."""
     may_be_gone = not problem or cluster.spec.provider.is_paid  # its machines too
@@ -85,7 +114,7 @@ def _without_answer(cluster: Cluster, problem: str, message: str) -> dict[str, A
         return _gone(farewell)
     if problem:
         return {"state": "UNREACHABLE", "message": problem, "troubles": describe_troubles(cluster)}
-    return {"state": "DEAD"} | ({"message": message} if message else {})
+    return {"state": "DEAD", "message": _remains(cluster.spec, message)}
 
 
 def _gone(farewell: Farewell) -> dict[str, Any]:
@@ -106,7 +135,8 @@ def _print_cluster(cluster: dict[str, Any]) -> None:
         next_commands("spmd-launch jobs", "spmd-launch up FILE", f"spmd-launch down {cluster['name']}")
         return
     if cluster["state"] in ("DEAD", "INCOMPLETE"):
-        click.echo(f"  nothing of it runs; `spmd-launch down {cluster['name']}` cleans up")
+        for line in describe_remains(cluster):
+            click.echo(line)
         return
     for line in describe_age(cluster):
         click.echo(line)

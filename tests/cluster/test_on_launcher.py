@@ -13,7 +13,7 @@ from cluster import aws, aws_leftovers, instance_gpus, on_launcher
 from cluster.errors import ClusterError
 from cluster.launcher_errors import RefusedError, refusal
 from cluster.launcher_file import machines_of
-from tests.cluster.test_launcher_file import AWS, changed
+from tests.cluster.test_launcher_file import AWS, AZURE, changed
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # moto's and Ray's own
 
@@ -137,6 +137,28 @@ def test_a_refusal_is_what_ray_printed_where_its_error_says_nothing(
         on_launcher.create(refused)
     told = refusal(caught.value, refused["machines"], capsys.readouterr().err)
     assert told == "aws: Not all subnet IDs found: ('subnet-0',)"
+
+
+def test_a_list_on_azure_makes_nothing_and_is_empty_before_the_first_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    class ResourceNotFoundError(Exception):
+        """As Azure's client raises it for a resource group that is not there."""
+
+    class NoGroup:
+        """The launcher of a group that was never made; to complete its file would make it."""
+
+        def __init__(self, order: dict[str, Any], config: dict[str, Any]):
+            assert "unique_id" not in config["provider"]
+
+        def listed(self) -> list[Any]:
+            raise error
+
+    azure = order() | {"config": AZURE, "machines": vars(machines_of(AZURE, "azure.yaml", None))}
+    monkeypatch.setattr(on_launcher, "Launcher", NoGroup)
+    error: Exception = ResourceNotFoundError("(ResourceGroupNotFound)")
+    assert on_launcher.list_machines(azure) == {"machines": [], "taken": []}
+    error = RuntimeError("no way to it")
+    with pytest.raises(RuntimeError):
+        on_launcher.list_machines(azure)
 
 
 def test_a_list_tells_on_order_which_gpus_the_type_has(ec2: Any) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("google.cloud.tpu_v2", reason="the extra gcp is not installed")
 
-from cluster import gcp_tpu_provider, tpu_cloud, tpu_delete, tpu_slices, tpu_zones
+from cluster import gcp_tpu_provider, tpu_cloud, tpu_delete, tpu_plan, tpu_slices, tpu_zones
 from cluster.accelerators import Accelerator
 from cluster.errors import ClusterError
 from cluster.gcp_spec import GcpTpuProviderSpec
@@ -23,10 +23,13 @@ from cluster.place_code import Code
 from cluster.plan import Action
 from cluster.record import Cluster, cluster_folder, save_spec
 from cluster.spec import ClusterSpec
+from cluster.ssh_provider import SshProvider
 from cluster.tpu_key import make_key
 from cluster.tpu_labelled import delete_labelled, labelled
 from cluster.tpu_self_delete import delete_from_inside
-from launcher.dry_run import plan_up
+from cluster.tpu_slice import Slice
+from launcher.cli.plan_text import plan_text
+from launcher.dry_run import plan_down, plan_up
 from tests.provision.credentials import write_service_account
 from tests.provision.fake_tpu import FakeTpu, NoMachines, TpuServer
 
@@ -134,6 +137,9 @@ def test_a_plan_names_what_would_be_done_and_does_nothing(zone: Zone) -> None:
     ]
     down = [(action.verb, action.kind, action.name) for action in provider.plan_down()]
     assert down == [("delete", kind, f"pod-{k}") for k in range(2) for kind in ("queued resource", "TPU VM")]
+    going = Slice(name="pod-0", request="DELETING", node="READY")
+    steps = [(action.verb, action.kind) for action in tpu_plan.plan_up(provider.slices, [going])]
+    assert steps == [("delete", "queued resource"), ("create", "queued resource"), ("create", "TPU VM")]
 
 
 def test_a_dead_slice_is_asked_for_again_and_no_other(zone: Zone) -> None:
@@ -350,6 +356,26 @@ def test_a_cluster_of_that_name_from_another_state_folder_is_not_taken_over(
     assert other.delete(NO_CODE) == [] and len(zone.fake.there()) == 4
 
 
+def test_a_cluster_that_could_not_be_joined_is_not_on_record_as_asked_for_from_here(
+    zone: Zone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next `up` would go on with another client's slices as with its own, and delete them when that fails."""
+
+    def no_way(self: SshProvider, cluster: Cluster) -> Cluster:
+        raise ClusterError("no way to its head could be opened")
+
+    zone.begin(zone.provider())
+    monkeypatch.setenv("SPMD_LAUNCH_HOME", str(tmp_path / "other"))
+    monkeypatch.setattr(SshProvider, "find", lambda self: cast(Cluster, "theirs"))
+    monkeypatch.setattr(SshProvider, "attach", no_way)
+    other = zone.provider()
+    found = other.find()
+    assert found is not None
+    with pytest.raises(ClusterError, match="no way to its head"):
+        other.attach(found)
+    assert other.slices.request_id() == ""
+
+
 def test_adopted_machines_are_neither_made_nor_deleted(zone: Zone) -> None:
     zone.fake.make_node("mine", "v4-16", "us-central2-b", {})
     zone.fake.make_node("small", "v4-8", "us-central2-b", {})
@@ -360,6 +386,9 @@ def test_adopted_machines_are_neither_made_nor_deleted(zone: Zone) -> None:
     adopted = zone.provider()
     assert [(a.verb, a.name) for a in adopted.plan_up()][:1] == [("keep", "mine")]
     assert [a.verb for a in adopted.plan_down()] == ["keep"]
+    down = plan_down("pod")
+    assert not down.quotes and down.notes[-1] == "adopted, and billed on, whether the cluster is up or not: mine"
+    assert "an hour, whether it is up or not" in plan_text(plan_up(zone.spec))
     adopted.slices.delete()
     assert list(zone.fake.there().values()) == ["READY", "READY"]
     with pytest.raises(ClusterError, match="slice small is there as v4-8, and v4-16 is asked for"):

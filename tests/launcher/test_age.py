@@ -29,10 +29,8 @@ def test_a_time_is_short(seconds: float, text: str) -> None:
 
 
 def _created_ago(hours: float) -> dict[str, object]:
-    import dataclasses
-
     created = (datetime.datetime.now().astimezone() - datetime.timedelta(hours=hours)).isoformat(timespec="seconds")
-    return age_and_cost(dataclasses.replace(_cluster(), created=created))
+    return age_and_cost(_cluster().spec, created)
 
 
 def test_free_hosts_say_nothing_of_cost_and_a_clock_that_is_set_back_is_no_negative_age() -> None:

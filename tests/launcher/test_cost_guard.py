@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from cluster.delete_from_head import delete_what_costs
 from cluster.farewell import Farewell, forget, kept_farewell, known_names
 from cluster.record import Cluster
 from cluster.spec import LocalProviderSpec
 from launcher import self_down
+from launcher.cli.age import describe_waiting
 from launcher.cost_guard import CostGuard
 from launcher.errors import UserError
 from launcher.job import JobState
@@ -30,10 +32,11 @@ pytestmark = pytest.mark.usefixtures("state_folder")
 class Job:
     """A job that has a record and nothing that runs."""
 
-    def __init__(self, name: str, storage: str):
+    def __init__(self, name: str, storage: str, state: JobState = JobState.RUNNING):
         self.spec = job_spec(name)
         self.record = JobRecord(self.spec, JobFolder.create(self.spec, "laptop"), storage)
         self.record.enqueue()
+        self.record.state = state
 
 
 @pytest.fixture
@@ -119,6 +122,22 @@ def test_a_job_keeps_it_up_and_is_warned_of_the_end_of_its_lifetime(limited: Clu
     assert state["warning"] and note.startswith("cluster laptop goes down at ")
 
 
+def test_a_job_that_waits_for_lost_hosts_does_not_keep_it_up_beside_none_that_runs(
+    limited: Cluster, tmp_path: Path
+) -> None:
+    waits, runs = Job("waits", str(tmp_path), JobState.QUEUED), Job("runs", str(tmp_path))
+    guard = guard_of(limited, {"waits": waits, "runs": runs})
+    assert asyncio.run(look(guard))["waiting"] == []
+    runs.record.state = JobState.SUCCEEDED
+    state = asyncio.run(look(guard))
+    assert (state["ends_by"], state["waiting"]) == ("idle_down_after", ["waits"])
+    assert describe_waiting(state) == ["! waits for hosts that are lost, which counts as no job: waits"]
+    with guard.request("mend"):  # a client brings hosts back
+        assert asyncio.run(look(guard))["idle_s"] == 0.0
+    for job in (waits, runs):
+        job.record.close()
+
+
 def test_what_becomes_of_a_job_depends_on_where_its_checkpoints_are(
     limited: Cluster, state_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,9 +172,9 @@ def test_who_cannot_delete_what_costs_money_says_so_and_tries_again(
         return [*seen, down.problem]
 
     assert asyncio.run(run()) == ["permission denied for us: grant it", ""]
-    assert down._delete_what_costs() == ""  # the real process, with a provider that has nothing to delete
+    assert delete_what_costs("laptop") == ""  # the real process, with a provider that has nothing to delete
     (limited.folder / "cluster.json").unlink()
-    assert down._delete_what_costs() == "there is no record of cluster 'laptop' here"
+    assert delete_what_costs("laptop") == "there is no record of cluster 'laptop' here"
 
 
 def test_a_cluster_that_goes_down_takes_no_more_work(limited: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

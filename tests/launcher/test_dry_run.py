@@ -46,6 +46,7 @@ class Paid:
         self.file.write_text(
             "name: paid\nprovider: {type: fake-cloud, region: here}\nnum_hosts: 2\ndevices_per_host: 1\n"
         )
+        self.lists_nothing = False
         self.home.mkdir()
         (self.home / "prices.toml").write_text(PRICES)
 
@@ -53,7 +54,12 @@ class Paid:
         on_terminal = terminal != subprocess.DEVNULL
         return subprocess.run(
             [sys.executable, "-m", "tests.launcher.paid_cloud", *arguments],
-            env={**os.environ, "SPMD_LAUNCH_HOME": str(self.home), "PYTHONPATH": str(ROOT)},
+            env={
+                **os.environ,
+                "SPMD_LAUNCH_HOME": str(self.home),
+                "PYTHONPATH": str(ROOT),
+                "FAKE_CLOUD_IS_EMPTY": "1" if self.lists_nothing else "",
+            },
             cwd=ROOT,
             stdin=terminal,
             stdout=subprocess.PIPE,
@@ -73,6 +79,10 @@ class Paid:
         finally:
             os.close(ours)
             os.close(theirs)
+
+    def cloud_lists_nothing(self) -> None:
+        """From now on: what was there is gone."""
+        self.lists_nothing = True
 
     @property
     def is_untouched(self) -> bool:
@@ -112,11 +122,37 @@ def test_a_person_at_a_terminal_is_asked(paid: Paid) -> None:
     assert code == 1 and BEGUN in seen
 
 
-def test_what_could_not_be_deleted_is_not_said_to_be_gone(paid: Paid) -> None:
+def test_what_could_not_be_deleted_stays_on_record_and_is_told_with_what_it_costs(paid: Paid) -> None:
     paid("up", str(paid.file), "--yes")  # its cloud makes nothing, and does not delete what is on record
-    done = paid("down", "paid", "--force")
-    assert done.returncode == 0 and "cluster paid is down" in done.stdout
-    assert "the fake cloud lists none" not in done.stdout + done.stderr
+    for words in (["down", "paid"], ["down", "paid", "--force"]):
+        done = paid(*words)
+        told = " ".join(done.stderr.split())
+        assert done.returncode == 1 and "is down" not in done.stdout and "the fake cloud lists none" not in told
+        stays = (
+            "what costs money may be there still, so its record stays, --force or not: `spmd-launch down paid` again"
+        )
+        assert stays in told
+    seen = paid("status", "paid").stdout.splitlines()
+    assert seen[:2] == [
+        "cluster paid: INCOMPLETE",
+        "  nothing of it answers, but its machines may be there and cost money: `spmd-launch down paid` ends them, and "
+        "looks",
+    ]
+    assert seen[2].startswith("  asked for ") and " ago: about $0.0" in seen[2]
+    assert seen[2].endswith(" so far, at $3.00 an hour (of 2026-01-02), if all are there")
+    (listed,) = json.loads(paid("list", "--json").stdout)["clusters"]
+    assert "may be there and cost money" in listed["message"] and listed["cost"]["usd_per_hour"] == 3.0
+
+
+def test_the_price_is_of_what_a_down_ends(paid: Paid) -> None:
+    paid("up", str(paid.file), "--yes")
+    assert "price: 3.00 USD an hour, no more once it is down" in paid("down", "paid", "--dry-run").stdout
+    paid.cloud_lists_nothing()
+    out = paid("down", "paid", "--dry-run").stdout
+    assert "its cloud lists no machine of it that runs, so nothing is billed by the hour" in " ".join(out.split())
+    assert "price" not in out and "USD" not in out
+    told = json.loads(paid("down", "paid", "--dry-run", "--json").stdout)
+    assert told["price"] is None and told["rentals"] == []
 
 
 def test_a_mistake_in_the_users_price_table_is_told_before_anything_begins(paid: Paid) -> None:

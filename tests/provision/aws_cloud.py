@@ -121,6 +121,10 @@ class AwsCloud:
         wanted = states or ("pending", "running", "stopping", "stopped", "shutting-down")
         return [each for each in found if each["State"]["Name"] in wanted]
 
+    def host_of(self, instance: str) -> Host:
+        """The test host that an instance which runs is."""
+        return self._given[instance][1]
+
     def left(self) -> list[str]:
         """What is there and costs, or was made by us: an empty cloud has none."""
         groups = [each["GroupName"] for each in self.ec2.describe_security_groups()["SecurityGroups"]]

@@ -1,6 +1,8 @@
 """`ray-launcher` on AWS: moto's EC2, with test hosts as its machines, in a network without a way out."""
 
 import json
+import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -190,15 +192,20 @@ def test_gpus_that_the_instance_type_has_not_are_refused_before_anything_is_aske
     assert not (cli.home / "clusters/gpus").exists()
 
 
-def test_machines_that_nobody_uses_are_ended_by_their_own_head(cloud: AwsCloud, cli: LaptopCli) -> None:
+def up_with_rights(cloud: AwsCloud, cli: LaptopCli, *lines: str) -> dict[str, str]:
+    """A cluster whose head may end its machines, of a file with these lines more: names and instances."""
     home = cli.home.parent
     config = launcher_file(str(cloud.hosts.identity))
     config["available_node_types"]["gpu"]["node_config"]["IamInstanceProfile"] = {"Name": PROFILE}
     (home / "aws.yaml").write_text(yaml.safe_dump(config))
     with (home / "gpus.yaml").open("a") as file:
-        file.write(f"storage_path: {cloud.hosts.bucket}\nidle_down_after: 20s\n")
+        file.write("".join(f"{line}\n" for line in (f"storage_path: {cloud.hosts.bucket}", *lines)))
     assert "only `down`" not in cli(*UP, timeout_s=400)
-    made = {tag["Value"]: each["InstanceId"] for each in cloud.instances("running") for tag in each["Tags"]}
+    return {tag["Value"]: each["InstanceId"] for each in cloud.instances("running") for tag in each["Tags"]}
+
+
+def test_machines_that_nobody_uses_are_ended_by_their_own_head(cloud: AwsCloud, cli: LaptopCli) -> None:
+    made = up_with_rights(cloud, cli, "idle_down_after: 20s")
     cli("submit", "psum-check", "--set", "steps=3", "--name", "unseen", "--detach")  # and the laptop is closed
     cli.wait_for(lambda: not cloud.instances(), 180)
     assert cloud.terminations() == [(PROFILE_KEY, [made["gpus-1"]]), (PROFILE_KEY, [made["gpus-0"]])]
@@ -210,6 +217,19 @@ def test_machines_that_nobody_uses_are_ended_by_their_own_head(cloud: AwsCloud, 
     assert "SUCCEEDED" in cli("status", "unseen")
     assert "took itself down at" in cli("down", "gpus")
     assert not (cli.home / "clusters/gpus").exists()
+
+
+def test_machines_whose_ray_has_died_are_ended_at_the_limit_all_the_same(cloud: AwsCloud, cli: LaptopCli) -> None:
+    made = up_with_rights(cloud, cli, "idle_down_after: 40s")
+    head = cloud.host_of(made["gpus-0"])
+    (holder,) = [process.pid for process in head.processes() if "cluster.holder" in process.argv]
+    os.kill(holder, signal.SIGKILL)
+    status = cli.json("status", "gpus")
+    assert status["state"] == "DEAD" and "its machines may be there and cost money" in status["message"]
+    cli.wait_for(lambda: not cloud.instances(), 180)
+    assert cloud.terminations() == [(PROFILE_KEY, [made["gpus-1"]]), (PROFILE_KEY, [made["gpus-0"]])]
+    cli.wait_for(lambda: not any(cloud.hosts[name].is_on() for name in MACHINES))
+    assert "after 40s without a job; its Ray had died on the head" in " ".join(cli("status", "gpus").split())
 
 
 @pytest.mark.parametrize(
