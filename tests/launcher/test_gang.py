@@ -101,6 +101,13 @@ def test_a_busy_agent_hides_no_error_that_needs_no_lost_host(
     assert found.cause is cause and found.sentence.startswith(words)
 
 
+def test_ranks_that_the_lease_has_ended_were_lost(tmp_path: Path) -> None:
+    exits = {"type": "exit", "code": -9, "lost": "its lease ran out: the supervisor had not asked for 12 s"}
+    found, _ = run(tmp_path, [RankAgent(exits), RankAgent(exits)])
+    assert found.cause is Cause.PREEMPTED
+    assert found.sentence == f"ranks 0 on h0, 1 on h1 each was lost during 'start': {exits['lost']}"
+
+
 def end(**how: Any) -> RankEnd:
     return RankEnd(rank=0, host="h0", **how)
 
