@@ -135,6 +135,18 @@ def test_a_skipped_collective_is_refused_and_the_odd_rank_named(cli: Cli, cluste
 
 
 @pytest.mark.slow
+def test_a_damaged_step_is_told_and_no_longer_promised(cli: Cli, cluster: str) -> None:
+    small = ("num_warmup=20", "num_draws=20", "num_leapfrog_steps=4", "num_examples=200", "draws_per_dispatch=2")
+    out = cli(
+        "submit", "sharded-mcmc", *(word for text in small for word in ("--set", text)), "--checkpoint-every", "8",
+        "--name", "damaged", "--inject", "corrupt-checkpoint rank=1 step=28", "--inject", "kill rank=1 step=20 attempt=2",
+    )  # fmt: skip
+    assert "! checkpoint of step 24 is left out: " in out
+    assert "attempt 3 restarts from step 16" in out, "at 20 none was committed after it"
+    assert [event["step"] for event in cli.events("damaged", "resumed")] == [16, 16]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [""], indirect=True)
 def test_a_replay_names_the_wrong_one_of_two_copies(cli: Cli, own: str) -> None:
     small = ("steps=20", "mesh=2x2", "num_layers=1", "width=32", "ff_width=64", "context_length=16", "sample_length=0")
