@@ -10,7 +10,8 @@ EXIT_QUIETLY_FATAL = 1  # with which JAX ends a process that has lost its coordi
 # What a survivor's collective, exchange or connection raises, as a line of a traceback names it.
 OF_A_PEER = re.compile(
     r"^(?:\w+\.)*(?:(?:Jax|Xla)RuntimeError(?!: (?:RESOURCE_EXHAUSTED|INVALID_ARGUMENT))"
-    r"|AbsentError|TimeoutError|Connection\w*Error|BrokenPipeError)\b|^\S.*(?:(?i:gloo|nccl)|closed by peer|reset by peer)",
+    r"|AbsentError|TimeoutError|Connection\w*Error|BrokenPipeError)\b"
+    r"|^\S.*(?:(?i:gloo|nccl)|closed by peer|reset by peer)",
     re.MULTILINE,
 )
 

@@ -21,22 +21,24 @@ def note_of(rank: int, event: Message, hosts: Sequence[str], spec: JobSpec) -> t
     Returns:
         What the note is about, for whoever tells a thing once an attempt, and its text; None: nothing to tell.
     """
+    about: Hashable = None
+    text = ""
     match event["type"]:
         case "checkpoint-fetched":
-            return (rank, event["step"]), f"{_who(rank, hosts)} fetched {_fetched(event)}"
+            about, text = (rank, event["step"]), f"{_who(rank, hosts)} fetched {_fetched(event)}"
         case "checkpoint-skipped" if not event["why"].startswith("half-written"):  # as the end of an attempt leaves it
-            return ("skipped", event["step"]), f"checkpoint of step {event['step']} is left out: {event['why']}"
+            about, text = ("skipped", event["step"]), f"checkpoint of step {event['step']} is left out: {event['why']}"
         case "checkpoint-failed":
-            good = "there is none yet" if event["last_good"] is None else f"the last good one: step {event['last_good']}"
-            return CHECKPOINT_FAILED, f"checkpoint of step {event['step']} failed: {event['why']}; {good}"
+            good = event["last_good"]
+            text = f"checkpoint of step {event['step']} failed: {event['why']}; the last good one: "
+            about, text = CHECKPOINT_FAILED, text + ("none" if good is None else f"step {good}")
         case "barrier-off" if spec.program_barrier:
-            text = f"programs are not compared before they run: {event['why']}"
-            return text, text
+            about, text = event["why"], f"programs are not compared before they run: {event['why']}"
         case "profile-failed" if rank == 0:
-            return ("profile", event["session"]), f"{_who(rank, hosts)} took no profile: {event['why']}"
+            about, text = ("profile", event["session"]), f"{_who(rank, hosts)} took no profile: {event['why']}"
         case "watchdog" if not event["fatal"] and not _always_found(event, spec):  # a fatal one is the attempt's end
-            return (event["finding"], *event["ranks"]), _found(event, hosts)
-    return None
+            about, text = (event["finding"], *event["ranks"]), _found(event, hosts)
+    return (about, text) if text else None
 
 
 def _fetched(event: Message) -> str:

@@ -1,4 +1,4 @@
-"""What a gang makes of what it hears, and of agents that do not answer. Agents without Ray; see `test_recovery` for real."""
+"""What a gang makes of what it hears, and of agents that give no answer. Agents without Ray."""
 
 import asyncio
 import dataclasses
@@ -22,7 +22,16 @@ from tests.launcher.test_host_attempt import TASK
 
 pytestmark = pytest.mark.usefixtures("state_folder")  # there is no folder of the job: nothing can be written there
 
-PLACE = {"type": "progress", "phase": "run", "step": 1, "total": 9, "moves": 5, "launches": 3, "since": 0.0, "own_s": 0.0}
+PLACE = {
+    "type": "progress",
+    "phase": "run",
+    "step": 1,
+    "total": 9,
+    "moves": 5,
+    "launches": 3,
+    "since": 0.0,
+    "own_s": 0.0,
+}
 
 
 class RankAgent:

@@ -99,7 +99,12 @@ def test_a_glance_shows_the_same_line_and_does_not_grow_with_the_ranks() -> None
 
 
 SAVED = {"type": "checkpoint", "path": "/s/step_x", "bytes": 1, "seconds": 0.1}
-HALF_WRITTEN = {"type": "checkpoint-skipped", "step": 32, "path": "/s/step_32", "why": "half-written: it has no manifest"}
+HALF_WRITTEN = {
+    "type": "checkpoint-skipped",
+    "step": 32,
+    "path": "/s/step_32",
+    "why": "half-written: it has no manifest",
+}
 DAMAGED = {"type": "checkpoint-skipped", "step": 24, "path": "/s/step_24", "why": "leaf w is not what was saved"}
 
 
@@ -108,7 +113,9 @@ def told(record: JobRecord, *events: Message, rank: int = 0) -> list[str]:
 
     async def program() -> None:
         record.attempt += 1
-        record.begin_attempt(f"job.{record.attempt}", HOSTS, [RankStatus(rank, host) for rank, host in enumerate(HOSTS)])
+        record.begin_attempt(
+            f"job.{record.attempt}", HOSTS, [RankStatus(rank, host) for rank, host in enumerate(HOSTS)]
+        )
         for event in events:
             record.hear(rank, event)
         await record.mirrored()
@@ -158,7 +165,7 @@ def test_a_checkpoint_that_fails_is_told_once_until_one_is_committed_again(recor
         for step, good in ((8, None), (16, None), (32, 24))
     ]
     assert told(record, *failures[:2], {**SAVED, "step": 24}, failures[2]) == [
-        "checkpoint of step 8 failed: rank 1: no space left; there is none yet",
+        "checkpoint of step 8 failed: rank 1: no space left; the last good one: none",
         "checkpoint of step 32 failed: rank 1: no space left; the last good one: step 24",
     ]
 
@@ -169,7 +176,11 @@ def warning(finding: str, *ranks: int, text: str = "is odd", fatal: bool = False
 
 def test_warnings_are_told_once_an_attempt_and_what_ends_it_by_its_end(record: JobRecord) -> None:
     suspected = warning("host-silent", 1, text="its agent has not answered for 9 s")
-    words = ["host b: its agent has not answered for 9 s", "rank 1 on host b is odd", "rank 0 on host a and 1 more is odd"]
+    words = [
+        "host b: its agent has not answered for 9 s",
+        "rank 1 on host b is odd",
+        "rank 0 on host a and 1 more is odd",
+    ]
     for _ in range(2):
         found = told(record, suspected, warning("silent", 1), {**suspected, "text": "for 10 s"},
                      warning("together", 0, 1), warning("silent", 1), warning("stuck", 1, fatal=True))  # fmt: skip

@@ -1,4 +1,4 @@
-"""The life of one job, with agents that need no Ray: what the launcher makes of odd ends. See `test_recovery` for real."""
+"""The life of one job: what the launcher makes of odd ends. Agents without Ray; see `test_recovery` for real."""
 
 import asyncio
 from collections.abc import Sequence

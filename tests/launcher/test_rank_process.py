@@ -229,7 +229,7 @@ def test_an_agent_that_stood_still_knows_why_its_rank_is_gone(host: Host, monkey
         started = asyncio.Event()
         await rank.assign(host.task(BUSY["sleeping"]), lambda message: started.set(), lambda: 0.0)
         await started.wait()
-        time.sleep(4.0)  # noqa: ASYNC251 - this process is the agent
+        time.sleep(4.0)  # this process is the agent
         return await asyncio.wait_for(rank.wait(), TIMEOUT_S)
 
     end = host.run(run())
