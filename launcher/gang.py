@@ -8,6 +8,7 @@ from typing import Any
 
 from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
 
+from launcher.aftermath import explained_by_a_loss
 from launcher.attempt import AGENT_RESTARTED, HostNews, RankStatus, RankTask
 from launcher.certificates import Authority
 from launcher.command import EXIT_NO_PROGRAM, NoProgramError
@@ -84,7 +85,9 @@ class Gang:
         failure: asyncio.Future[Any] = asyncio.ensure_future(self._failed.wait())
         watching = asyncio.ensure_future(self._watch())
         try:
-            await asyncio.wait({everyone, failure}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({everyone, failure, watching}, return_when=asyncio.FIRST_COMPLETED)
+            if watching.done() and not self._failed.is_set():
+                watching.result()  # it looks for ever, or has failed: without it a gang that hangs would hang unseen
             if everyone.done():
                 everyone.result()  # a defect of ours must not pass for an end without a cause
                 await self._compare_at_end()
@@ -99,7 +102,7 @@ class Gang:
             self._over = True  # a follower may not hear that it is cancelled: Python's `wait_for` can swallow it
             for follower in followers:
                 follower.cancel()
-            await asyncio.gather(everyone, return_exceptions=True)
+            await asyncio.gather(everyone, watching, return_exceptions=True)
 
     async def stop(self) -> None:
         """Ends every rank, wherever it is; how they end from now on is our doing."""
@@ -118,12 +121,15 @@ class Gang:
         self._end_badly(self.ranks[rank], **how)
 
     async def _look_for(self, rank: RankStatus) -> None:
-        """Asks an agent for its rank: when a host is lost, its peers' errors are heard before Ray tells of the loss."""
+        """Asks an agent for its rank: when a host is lost, its peers' errors are heard before Ray tells of the loss.
+
+        No answer alone tells little: a busy host gives none in time, and a short cut of the network is survived.
+        """
         task = self.tasks[rank.rank]
         try:
             knows = await asyncio.wait_for(self.agents[rank.rank].knows.remote(task.attempt_id), LOOK_TIMEOUT_S)
         except (RayError, TimeoutError) as error:
-            knows = False
+            knows = isinstance(error, (ActorUnavailableError, TimeoutError)) and not explained_by_a_loss(self.bad_ends)
             why = f"its agent cannot be reached ({type(error).__name__})"
         else:
             why = AGENT_RESTARTED
@@ -232,17 +238,18 @@ class Gang:
                 text = finding.text
                 if finding.kind in STANDING:
                     text += "".join(_stands_at(rank, stacks) for rank in finding.ranks[:MAX_STACKS_IN_TEXT])
-                details = {"type": "watchdog", "finding": finding.kind, "text": text, "fatal": finding.fatal}
-                self._hear(finding.ranks[0], {**details, "ranks": list(finding.ranks)})
                 if finding.fatal:
                     self._give_up(finding, text)
+                details = {"type": "watchdog", "finding": finding.kind, "text": text, "fatal": finding.fatal}
+                self._hear(finding.ranks[0], {**details, "ranks": list(finding.ranks)})
 
     async def take_stacks(self) -> dict[int, str]:
         """The stacks of all ranks that run, in a few seconds at most; they are also kept with the job's logs."""
         running = [rank for rank in self.ranks if rank.pid is not None and not rank.ended]
         texts = await asyncio.gather(*(self._stack(rank) for rank in running))
         stacks = {rank.rank: text for rank, text in zip(running, texts, strict=True)}
-        write_stacks(self.tasks[0], stacks)
+        with contextlib.suppress(OSError):  # the head's disk is full: they are told all the same
+            write_stacks(self.tasks[0], stacks)
         return stacks
 
     async def _stack(self, rank: RankStatus) -> str:

@@ -145,10 +145,9 @@ class HostAttempt:
         memory = {"peak_bytes": end.peak_bytes, "host_bytes": host_bytes()}
         if self.task.command is not None and end.code == 0:
             self._add({"type": "result", "metrics": {}, "diagnostics": {}, "result_digest": ""})
-        abandoned = end.code == -signal.SIGABRT and _was_abandoned(self.log)
-        self._add(
-            {"type": "exit", "code": end.code, "out_of_memory": out_of_memory, "abandoned": abandoned, "memory": memory}
-        )
+        how = {"out_of_memory": out_of_memory, "abandoned": end.code == -signal.SIGABRT and _was_abandoned(self.log)}
+        lost = {"lost": end.lost} if end.lost else {}
+        self._add({"type": "exit", "code": end.code, **how, "memory": memory, **lost})
         self.ended.set()
 
     async def speak(self) -> None:

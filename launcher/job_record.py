@@ -4,7 +4,7 @@ import asyncio
 import datetime
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from launcher.attempt import RankStatus
@@ -13,9 +13,9 @@ from launcher.first_cause import FirstCause
 from launcher.job import JobSpec, JobState, check_transition
 from launcher.job_folder import JobFolder
 from launcher.mirror import mirror_record
+from launcher.rank_notes import CHECKPOINT_FAILED, note_of
 from launcher.rank_process import Message
 from launcher.recovery import AttemptEnd, ends_after
-from launcher.words import number_of_bytes
 
 
 class JobRecord:
@@ -47,6 +47,7 @@ class JobRecord:
         self._submitted = time.monotonic() - max((event["at"] for event in folder.lines("events.jsonl")), default=0.0)
         self._times: dict[str, str] = {}
         self._mirroring: asyncio.Task[None] | None = None
+        self._noted: set[Hashable] = set()  # what this attempt's notes of its ranks are about
         self._stale = False  # the copy in the storage
         self._curves: EventFile | None = None  # of this attempt, once rank 0 has reported a metric
 
@@ -140,6 +141,7 @@ class JobRecord:
         """Puts an attempt on record, before any rank of it starts."""
         self._close_curves()
         self.hosts, self.ranks = hosts, ranks
+        self._noted.clear()
         self.verdicts = []  # what an attempt that failed found is on record; the result is judged by its own
         self.event("attempt", attempt=self.attempt, attempt_id=attempt_id, hosts=list(hosts))
         self.save()
@@ -200,16 +202,14 @@ class JobRecord:
                 details.pop("diagnostics", None)  # they are in results/summary.json
             if kind == "checkpoint" and rank == 0:
                 self.checkpoint_step = event["step"]
+                self._noted.discard(CHECKPOINT_FAILED)
                 self.save()
                 self.mirror()
             if kind == "checkpoint":
                 details["path"] = f"{self.storage}/{details['path'].rpartition('/')[2]}"  # a host's own is not for long
-            if kind == "checkpoint-fetched":
-                self.note(_fetched(rank, self.hosts[rank], event))
-            if kind == "watchdog" and event["finding"] == "slow":
-                self.note(f"rank {rank} on host {self.hosts[rank]} {event['text']}")
-            if kind == "profile-failed" and rank == 0:
-                self.note(f"rank 0 on host {self.hosts[0]} took no profile: {event['why']}")
+            if kind == "resumed" and rank == 0:
+                self._go_on_from(event["step"], event["path"])
+            self._tell(rank, event)
             if kind == "verdict":
                 self.verdicts.append({"rank": rank, **details})
             self.event(kind, rank=rank, **details)
@@ -219,6 +219,22 @@ class JobRecord:
         """Notes a rank's warning once: what is the same on all ranks all of them tell."""
         if event["type"] == "warning" and event["text"] not in self.notes:
             self.note(event["text"])
+
+    def _go_on_from(self, step: int, path: str) -> None:
+        """An attempt may start elsewhere than was said: a step was damaged, or its commit was not heard of."""
+        said, self.checkpoint_step = self.checkpoint_step, step if path else None
+        if step != (said or 0):
+            self.note(f"attempt {self.attempt} starts from step {step}, not from step {said or 0}")
+            self.save()
+            self.mirror()
+
+    def _tell(self, rank: int, event: Message) -> None:
+        """Notes what is worth reading, once an attempt."""
+        found = note_of(rank, event, self.hosts, self.spec)
+        if found is not None and found[0] not in self._noted:
+            about, text = found
+            self._noted.add(about)
+            self.note(text)
 
     def _draw(self, step: int, metrics: Mapping[str, float]) -> None:
         if self._curves is None:
@@ -243,10 +259,3 @@ class JobRecord:
 def _rank(rank: RankStatus) -> dict[str, Any]:
     keys = ("rank", "host", "pid", "phase", "step", "total", "metrics")
     return {key: getattr(rank, key) for key in keys}
-
-
-def _fetched(rank: int, host: str, event: Message) -> str:
-    size, damaged = number_of_bytes(event["bytes"]), event["damaged"]
-    why = f"; its own copy was damaged: {', '.join(damaged[:3])}" + (" and more" if len(damaged) > 3 else "")
-    told = f"rank {rank} on host {host} fetched {size} of the checkpoint of step {event['step']} from the head"
-    return told + (why if damaged else "")

@@ -29,7 +29,7 @@ from launcher.outputs import collect_outputs, write_summary
 from launcher.profiles import Profiles
 from launcher.rank_process import Message
 from launcher.recovery import Cause, OnDivergence, Policy, Retry, Stop, decide
-from launcher.replay import open_case, settle
+from launcher.replay import OpenCase, open_case, settle
 from workloads.fence import write_fence
 
 MAX_PORTS_LOST = 5
@@ -188,16 +188,17 @@ class JobRun:
             self.profiles.fetch(rank, event)  # it is on record when it is here
             return
         if event["type"] == "replayed":
-            event = {**event, **self._settle(event["digests"])}
+            case = open_case(self.record.folder.lines("events.jsonl"))
+            if case is None:  # an earlier check of the step has told
+                return
+            event = {**event, **self._settle(case, event["digests"])}
         self.record.hear(rank, event)
         if self.moves is not None:
             self.moves.hear(rank, event)
         self.listener(rank, event)
 
-    def _settle(self, digests: Mapping[str, str]) -> dict[str, Any]:
+    def _settle(self, case: OpenCase, digests: Mapping[str, str]) -> dict[str, Any]:
         """Tells what the replayed step shows of the copies that differed; returns it for the record."""
-        case = open_case(self.record.folder.lines("events.jsonl"))
-        assert case is not None, "no rank tells what was not asked"
         finding = settle(case, digests)
         self._suspect(finding.suspects, finding.sentence)
         self.record.note(finding.sentence)
@@ -312,19 +313,24 @@ class JobRun:
             self.record.event("port-lost", attempt=self.record.attempt)
             self.record.move(JobState.RECOVERING)
         elif gang.succeeded:
-            await self._accept(gang, agents, attempt_id)
+            return await self._accept(gang, agents, attempt_id)
         elif gang.bad_ends or not moves.due.is_set():
             return first_cause(gang.bad_ends, moves.leaving(), [rank.host for rank in gang.ranks])
         return None
 
-    async def _accept(self, gang: Gang, agents: Sequence[Any], attempt_id: str) -> None:
-        """Accepts the result, if all ranks have the same one."""
+    async def _accept(self, gang: Gang, agents: Sequence[Any], attempt_id: str) -> FirstCause | None:
+        """Accepts the result, if all ranks have the same one; returns why it cannot be had."""
         results = [rank.result or {} for rank in gang.ranks]
         digests = {rank.rank: result["result_digest"] for rank, result in zip(gang.ranks, results, strict=True)}
         if len(set(digests.values())) > 1:
             listed = ", ".join(f"rank {rank} on {gang.ranks[rank].host}: {d[:16]}" for rank, d in digests.items())
             self.record.end(JobState.FAILED, f"the ranks do not have the same result, so none is accepted ({listed})")
-            return
-        await collect_outputs(agents[0], attempt_id, self.record.folder.path)
+            return None
+        try:
+            await collect_outputs(agents[0], attempt_id, self.record.folder.path)
+        except RayError as error:
+            where = f"rank 0 on host {gang.ranks[0].host} was lost after its end, before its results were fetched"
+            return FirstCause(sentence=f"{where}: {error}", cause=Cause.PREEMPTED)
         self.record.result = write_summary(self.record.folder.path, results[0], self.record.verdicts)
         self.record.end(JobState.SUCCEEDED, "")
+        return None

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ from typing import Any
 from cluster.processes import ProcessId
 from cluster.record import write_json
 from launcher.environment import LEASE_S
+from launcher.rank.exit_codes import EXIT_LEASE_LOST
 
 Message = dict[str, Any]
 DRAIN_S = 1.0
+ENDS_OF_A_LEASE = (-signal.SIGKILL, EXIT_LEASE_LOST)  # as `RankProcess.kill` and `launcher.rank.control` end a rank
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,10 +29,12 @@ class Exit:
     Attributes:
         code: its exit code, or minus the number of the signal that ended it.
         peak_bytes: the most memory that it has had resident; 0: not known.
+        lost: why its lease ran out, if that is what ended it.
     """
 
     code: int
     peak_bytes: int = 0
+    lost: str = ""
 
 
 class RankProcess:
@@ -51,6 +56,8 @@ class RankProcess:
         self._record = record
         self._hear: Callable[[Message], None] = lambda message: None
         self._silence_s: Callable[[], float] = lambda: 0.0
+        self._renewed = time.monotonic()
+        self._lost = ""
         self._sending = asyncio.Lock()  # a long message must not be cut by another
         identity = ProcessId.of(pid)
         if identity is not None:
@@ -91,6 +98,7 @@ class RankProcess:
         Nothing of its process group is left after this, and everything it said has been heard.
         """
         end = await self.exited()
+        lost = self._lost or self._stood_still()
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)  # children that outlived it
         await asyncio.wait([self._reading], timeout=DRAIN_S)
@@ -98,7 +106,7 @@ class RankProcess:
         self._renewing.cancel()
         self._channel.close()
         self._record.unlink(missing_ok=True)
-        return end
+        return dataclasses.replace(end, lost=lost) if end.code in ENDS_OF_A_LEASE else end
 
     def kill(self) -> None:
         """Ends the process and its children, frozen ones too."""
@@ -114,11 +122,19 @@ class RankProcess:
 
     async def _renew_lease(self) -> None:
         while self.running:
-            if self._silence_s() > LEASE_S:
+            self._lost = self._stood_still()
+            if (silence_s := self._silence_s()) > LEASE_S:
+                self._lost = self._lost or f"its lease ran out: the supervisor had not asked for {silence_s:.0f} s"
                 self.kill()
                 return
             await self.send({"type": "lease"})
+            self._renewed = time.monotonic()
             await asyncio.sleep(LEASE_S / 5)
+
+    def _stood_still(self) -> str:
+        """Whether it is this process that has let the lease run out; then the rank ends by itself."""
+        stood_s = time.monotonic() - self._renewed
+        return f"its lease ran out: its agent had stood still for {stood_s:.0f} s" if stood_s > LEASE_S else ""
 
 
 async def read_messages(channel: socket.socket) -> AsyncIterator[Message]:

@@ -179,7 +179,7 @@ def _over_budget(ends: Sequence[AttemptEnd], policy: Policy) -> str:
     last = ends[-1]
     preemptions = sum(end.cause is Cause.PREEMPTED for end in ends)
     failures = len(ends) - preemptions
-    stuck = _without_progress(ends)
+    stuck, best = _without_progress(ends)
     if last.cause is Cause.REFUSED:
         return "not tried again: it would end the same way"
     if last.cause is Cause.DIVERGED and policy.on_divergence is OnDivergence.STOP:
@@ -190,16 +190,17 @@ def _over_budget(ends: Sequence[AttemptEnd], policy: Policy) -> str:
     if failures > policy.max_failures:
         return f"it failed {failures} time(s) (--max-failures {policy.max_failures})"
     if stuck >= policy.max_without_progress:
-        return f"{stuck} attempts in a row failed and got no further than step {last.step}: the next would too"
+        return f"{stuck} attempts in a row failed and got no further than step {best}: the next would too"
     return ""
 
 
-def _without_progress(ends: Sequence[AttemptEnd]) -> int:
-    """How many of the last attempts failed without getting further than any attempt before them."""
+def _without_progress(ends: Sequence[AttemptEnd]) -> tuple[int, int]:
+    """How many of the last attempts failed without getting further than any attempt before them; how far that was."""
     best, stuck = -1, 0
     for end in ends:
+        failed = end.cause is not Cause.PREEMPTED
         if end.step > best:
-            best, stuck = end.step, 1
-        elif end.cause is not Cause.PREEMPTED:
-            stuck += 1
-    return stuck
+            best, stuck = end.step, int(failed)
+        else:
+            stuck += failed
+    return stuck, best

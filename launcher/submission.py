@@ -28,6 +28,8 @@ from launcher.went_down import went_down
 from workloads.layout import Layout
 from workloads.versions import versions
 
+OF_COMMANDS = {"max_failures", "max_preemptions", "program_barrier", "watch_launches"}  # options that `run` has too
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
@@ -107,13 +109,21 @@ def new_spec(
     )
 
 
-def prepare_resume(name: str, settings: Mapping[str, str], cluster_name: str | None) -> Prepared:
+def prepare_resume(
+    name: str,
+    settings: Mapping[str, str],
+    cluster_name: str | None,
+    num_hosts: int | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Prepared:
     """Checks a job that has ended and is to go on from its newest good checkpoint, with its own config and seed.
 
     Args:
         name: of the job.
         settings: parameters to change, such as a larger `num_draws`.
         cluster_name: where to run it; None: the only cluster that is up.
+        num_hosts: None: as many as before, or all that the cluster has.
+        options: fields of `JobOptions` that are to be others from now on.
 
     Raises:
         UserError: no such job, it has not ended, a parameter does not fit, or the cluster runs another version.
@@ -125,7 +135,11 @@ def prepare_resume(name: str, settings: Mapping[str, str], cluster_name: str | N
     old = folder.spec()
     if old.workload == WORKLOAD:
         raise UserError(f"--resume {name}: it was a gang, and its arrays are gone; make another from Python")
-    layout = choose_layout(cluster, min(old.num_hosts, cluster.spec.num_hosts))
+    options = options or {}
+    if old.command is not None and (odd := sorted(options.keys() - OF_COMMANDS)):
+        raise UserError(f"--{odd[0].replace('_', '-')}: job {old.name!r} runs a command, which saves for itself")
+    as_before = min(old.num_hosts, cluster.spec.num_hosts)
+    layout = choose_layout(cluster, as_before if num_hosts is None else num_hosts)
     kept = {param: folder.path / "inputs" / file.sha256 / file.name for param, file in old.files.items()}
     paths = {old.files[param].sha256: path for param, path in kept.items()}
     if old.command is not None and settings:
@@ -147,6 +161,7 @@ def prepare_resume(name: str, settings: Mapping[str, str], cluster_name: str | N
         code_digest=code.digest,
         files=inputs.files,
         versions=versions(),
+        **options,
     )
     values = secret_values(old.command.secrets) if old.command is not None else {}
     return Prepared(cluster, spec, code, inputs.paths, resume=True, secrets=values)

@@ -311,7 +311,7 @@ class Context:
         verdict.raise_if_diverged()
         if self.replay is not None and step == self.replay.step:
             digests = self.replicas.digests(tree, self.replay.blocks)
-            if self.is_first:
+            if self.is_first and digests:  # of several trees that are checked at one step, those that have the blocks
                 self.emit({"type": "replayed", "step": step, "digests": digests})
         return verdict
 

@@ -18,6 +18,7 @@ from launcher.cli.job_options import (
     requirements_option,
     watch_launches_option,
 )
+from launcher.cli.resume_options import resume_options
 from launcher.errors import UserError
 from launcher.job import JobOptions
 from launcher.limits import Reason
@@ -91,10 +92,10 @@ def submit(
         ProfileSteps.parse(options["profile"])
     if (workload is None) == (resume is None):
         raise UserError("say which WORKLOAD to run (see spmd-launch workloads), or --resume JOB")
-    if resume is not None and requirements is not None:
-        raise UserError("--requirements: a job that is resumed has the environment that it had")
     prepared = (
-        prepare_resume(resume, parse_settings(settings), cluster)
+        prepare_resume(
+            resume, parse_settings(settings), cluster, num_hosts, resume_options(click.get_current_context())
+        )
         if resume is not None
         else prepare(
             Request(

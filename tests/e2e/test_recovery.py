@@ -68,9 +68,10 @@ def test_a_job_that_ended_is_resumed_with_its_whole_budget_and_keeps_its_record(
     faults = [word for attempt in (1, 2, 3) for word in ("--inject", f"raise rank=0 step=40 attempt={attempt}")]
     out = cli("submit", "psum-check", *STEPS, "--name", "again", "--max-failures", "1", *faults, code=1)
     assert "it failed 2 time(s) (--max-failures 1)" in out
-    cli("submit", "--resume", "again")
+    cli("submit", "--resume", "again", "--max-failures", "2", "--keep", "2")
     job = cli.job("again")
     assert (job["state"], job["attempt"]) == ("SUCCEEDED", 4)
+    assert (job["spec"]["max_failures"], job["spec"]["keep"]) == (2, 2)
     assert job["result"]["result_digest"] == calm_digest
     assert [event["attempt"] for event in cli.events("again", "attempt")] == [1, 2, 3, 4]
 
@@ -82,6 +83,7 @@ def test_a_job_that_ended_is_resumed_with_its_whole_budget_and_keeps_its_record(
         (["psum-check", "--inject", "kill rank=2 step=2"], "ranks 0 to 1"),
         (["--resume", "no-such-job"], "no such job"),
         (["psum-check", "--resume", "calm"], "say which WORKLOAD"),
+        (["--resume", "calm", "--seed", "1"], "--seed: a job that is resumed keeps its seed"),
         ([], "say which WORKLOAD"),
         (["psum-check", "--on-divergence", "ignore"], "restore"),
     ],
@@ -132,6 +134,19 @@ def test_a_skipped_collective_is_refused_and_the_odd_rank_named(cli: Cli, cluste
     assert job["message"].startswith(said.format(*launches)), job["message"]
     assert launches[1] == launches[0] - 1
     assert "launches at the report of step 50" in out
+
+
+@pytest.mark.slow
+def test_a_damaged_step_is_told_and_no_longer_promised(cli: Cli, cluster: str) -> None:
+    small = ("num_warmup=20", "num_draws=20", "num_leapfrog_steps=4", "num_examples=200", "draws_per_dispatch=2")
+    out = cli(
+        "submit", "sharded-mcmc", *(word for text in small for word in ("--set", text)), "--checkpoint-every", "8",
+        "--name", "damaged",
+        "--inject", "corrupt-checkpoint rank=1 step=28", "--inject", "kill rank=1 step=20 attempt=2",
+    )  # fmt: skip
+    assert "! checkpoint of step 24 is left out: " in out
+    assert "attempt 3 restarts from step 16" in out, "at 20 none was committed after it"
+    assert [event["step"] for event in cli.events("damaged", "resumed")] == [16, 16]
 
 
 @pytest.mark.slow

@@ -102,6 +102,22 @@ def test_a_silent_host_is_suspected_then_lost_and_a_short_silence_is_survived(cl
     cli.wait_for(lambda: all(host["job"] is None for host in cli.json("status", cluster)["hosts"]), 30.0)
 
 
+@pytest.mark.slow
+def test_ranks_that_ended_with_a_stalled_supervisor_count_as_lost(cli: Cli, cluster: str) -> None:
+    start(cli, "stalled")
+    found = [process for process in processes_of(cli.record(cluster)) if "ray::Supervisor" in process.cmdline()[0]]
+    (supervisor,) = found
+    supervisor.suspend()
+    try:
+        time.sleep(13.0)
+    finally:
+        supervisor.resume()
+    failed = cli.wait_for(lambda: cli.events("stalled", "attempt-failed"), 40.0)[0]
+    end_if_running(cli, "stalled")
+    assert failed["cause"] == "preempted"
+    assert "its lease ran out: the supervisor had not asked for 1" in failed["message"]
+
+
 @pytest.mark.long
 def test_a_slow_host_is_warned_of_with_its_ratio_and_goes_on(cli: Cli, cluster: str) -> None:
     cli("submit", "psum-check", "--set", "steps=1000000", "--set", "size=64", "--set", "report_every=10", "--detach",

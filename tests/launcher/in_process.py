@@ -1,5 +1,6 @@
 """An object called as a Ray actor is, without Ray: what it raises comes as Ray raises it."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -24,7 +25,11 @@ class _Method:
     def __init__(self, method: Callable[..., Awaitable[Any]]):
         self._method = method
 
-    async def remote(self, *args: Any) -> Any:
+    def remote(self, *args: Any) -> asyncio.Future[Any]:
+        """Begins at once, as there: who does not want the answer need not wait for it."""
+        return asyncio.ensure_future(self._call(*args))
+
+    async def _call(self, *args: Any) -> Any:
         try:
             return await self._method(*args)
         except Exception as error:

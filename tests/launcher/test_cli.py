@@ -6,11 +6,15 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from launcher.cli.resume_options import CHANGEABLE, KEPT, resume_options
 from launcher.cli.submit import submit
+from launcher.errors import UserError
 from launcher.job import JobOptions
 from tests.conftest import ROOT, Cli
 
@@ -59,6 +63,36 @@ def test_submit_has_an_option_for_each_of_a_jobs_and_left_out_it_is_the_jobs_def
             assert given["no_program_barrier"] is not field.default
         else:
             assert given[field.name] == field.default, field.name
+
+
+def resumed(*arguments: str) -> Mapping[str, Any]:
+    return resume_options(submit.make_context("submit", ["--resume", "a", *arguments]))
+
+
+def test_of_a_resumed_job_changes_what_was_given_and_can_be_another() -> None:
+    assert resumed("--cluster", "b", "--num-hosts", "2", "--set", "num_draws=9") == {}
+    given = ("--max-failures", "3", "--keep", "5", "--on-divergence", "stop", "--no-program-barrier")
+    assert resumed(*given) == {"max_failures": 3, "keep": 5, "on_divergence": "stop", "program_barrier": False}
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--name", "b"),
+        ("--seed", "0"),
+        ("--inject", "kill rank=1 step=2"),
+        ("--profile", "2:3"),
+        ("--requirements", "r"),
+    ],
+)
+def test_what_a_resumed_job_cannot_take_is_refused_by_name(option: str, value: str) -> None:
+    with pytest.raises(UserError, match=f"^{option}: "):
+        resumed(option, value)
+
+
+def test_every_option_of_a_job_is_taken_or_refused_beside_resume() -> None:
+    names = {field.name for field in dataclasses.fields(JobOptions)}
+    assert names == {*CHANGEABLE, "program_barrier"} | (names & KEPT.keys())
 
 
 def test_all_commands_are_listed(cli: Cli) -> None:

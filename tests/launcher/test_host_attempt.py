@@ -112,3 +112,17 @@ def test_a_stopped_rank_is_silent_and_its_state_is_told(tmp_path: Path) -> None:
         await template.end()
 
     run(program())
+
+
+def test_an_end_by_the_lease_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launcher.rank_process.LEASE_S", 1.0)
+
+    async def program() -> None:
+        attempt, _, template = await attempt_of(tmp_path, "import time; time.sleep(600)")
+        await attempt.follow()
+        end = (await attempt.news(0, 0.0)).events[-1]
+        assert (end["type"], end["code"]) == ("exit", -signal.SIGKILL)
+        assert end["lost"].startswith("its lease ran out: the supervisor had not asked for ")
+        await template.end()
+
+    run(program())

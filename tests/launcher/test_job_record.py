@@ -1,7 +1,9 @@
 """The record of a job that lives: what it books, and what it makes of it for the next decision. Real files, no Ray."""
 
 import asyncio
+import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
 
@@ -10,10 +12,13 @@ import pytest
 from launcher import job_record
 from launcher.attempt import RankStatus
 from launcher.cli.live import LiveLine
+from launcher.command import Command
 from launcher.first_cause import FirstCause
 from launcher.job import JobState
 from launcher.job_folder import JobFolder
 from launcher.job_record import JobRecord
+from launcher.rank_notes import note_of
+from launcher.rank_process import Message
 from launcher.recovery import AttemptEnd, Cause, Policy, Retry, Stop, decide
 from tests.conftest import job_spec
 
@@ -91,6 +96,108 @@ def test_a_glance_shows_the_same_line_and_does_not_grow_with_the_ranks() -> None
         assert len(glance["ranks"]) <= 2
     assert [rank["rank"] for rank in glance["ranks"]] == [0, 2]
     record.folder.close()
+
+
+SAVED = {"type": "checkpoint", "path": "/s/step_x", "bytes": 1, "seconds": 0.1}
+HALF_WRITTEN = {
+    "type": "checkpoint-skipped",
+    "step": 32,
+    "path": "/s/step_32",
+    "why": "half-written: it has no manifest",
+}
+DAMAGED = {"type": "checkpoint-skipped", "step": 24, "path": "/s/step_24", "why": "leaf w is not what was saved"}
+
+
+def told(record: JobRecord, *events: Message, rank: int = 0) -> list[str]:
+    """The notes that come of what an attempt on both hosts hears."""
+
+    async def program() -> None:
+        record.attempt += 1
+        record.begin_attempt(
+            f"job.{record.attempt}", HOSTS, [RankStatus(rank, host) for rank, host in enumerate(HOSTS)]
+        )
+        for event in events:
+            record.hear(rank, event)
+        await record.mirrored()
+
+    before = len(record.notes)
+    asyncio.run(program())
+    return record.notes[before:]
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Iterator[JobRecord]:
+    record = JobRecord(job_spec(), JobFolder.create(job_spec(), "laptop"), str(tmp_path / "storage"))
+    yield record
+    record.close()
+
+
+@pytest.mark.parametrize(
+    ("resumed", "step"),
+    [
+        ({"step": 16, "path": "/s/step_16", "why": ""}, 16),
+        ({"step": 0, "path": "", "why": "from step 0: no checkpoint"}, None),
+        ({"step": 32, "path": "/s/step_32", "why": ""}, 32),  # committed, and the word of it was lost with its rank
+    ],
+)
+def test_where_an_attempt_really_starts_is_what_is_told_from_then_on(
+    record: JobRecord, resumed: Message, step: int | None
+) -> None:
+    assert told(record, {**SAVED, "step": 16}, {**SAVED, "step": 24}) == []
+    assert told(record, HALF_WRITTEN, DAMAGED, {"type": "resumed", **resumed}) == [
+        "checkpoint of step 24 is left out: leaf w is not what was saved",
+        f"attempt 2 starts from step {step or 0}, not from step 24",
+    ]
+    assert record.checkpoint_step == record.folder.job()["checkpoint_step"] == step
+    assert told(record, {"type": "resumed", **resumed}) == [], "as was said"
+
+
+def test_other_ranks_and_first_attempts_say_nothing_of_where_it_starts(record: JobRecord) -> None:
+    start = {"type": "resumed", "step": 0, "path": "", "why": "from step 0: no checkpoint"}
+    assert told(record, start) == []
+    assert told(record, {**start, "step": 8, "path": "/s/step_8"}, rank=1) == []
+    assert record.checkpoint_step is None
+
+
+def test_a_checkpoint_that_fails_is_told_once_until_one_is_committed_again(record: JobRecord) -> None:
+    failures = [
+        {"type": "checkpoint-failed", "step": step, "why": "rank 1: no space left", "last_good": good}
+        for step, good in ((8, None), (16, None), (32, 24))
+    ]
+    assert told(record, *failures[:2], {**SAVED, "step": 24}, failures[2]) == [
+        "checkpoint of step 8 failed: rank 1: no space left; the last good one: none",
+        "checkpoint of step 32 failed: rank 1: no space left; the last good one: step 24",
+    ]
+
+
+def warning(finding: str, *ranks: int, text: str = "is odd", fatal: bool = False) -> Message:
+    return {"type": "watchdog", "finding": finding, "ranks": list(ranks), "text": text, "fatal": fatal}
+
+
+def test_warnings_are_told_once_an_attempt_and_what_ends_it_by_its_end(record: JobRecord) -> None:
+    suspected = warning("host-silent", 1, text="its agent has not answered for 9 s")
+    words = [
+        "host b: its agent has not answered for 9 s",
+        "rank 1 on host b is odd",
+        "rank 0 on host a and 1 more is odd",
+    ]
+    for _ in range(2):
+        found = told(record, suspected, warning("silent", 1), {**suspected, "text": "for 10 s"},
+                     warning("together", 0, 1), warning("silent", 1), warning("stuck", 1, fatal=True))  # fmt: skip
+        assert found == words
+
+
+@pytest.mark.parametrize(("watched", "notes"), [(False, 0), (True, 1)])
+def test_a_script_that_nobody_watches_always_seems_to_stand(watched: bool, notes: int) -> None:
+    script = dataclasses.replace(job_spec(), command=Command(words=("python", "t.py")), watch_launches=watched)
+    assert (note_of(0, warning("together", 0, 1), HOSTS, script) is not None) == bool(notes)
+    assert note_of(1, warning("stuck", 1), HOSTS, script) is not None
+
+
+def test_a_barrier_that_is_off_is_told_once_for_all_ranks_unless_it_was_switched_off(record: JobRecord) -> None:
+    off = {"type": "barrier-off", "why": "this JAX has no hook"}
+    assert told(record, off, off) == ["programs are not compared before they run: this JAX has no hook"]
+    assert note_of(0, off, HOSTS, dataclasses.replace(job_spec(), program_barrier=False)) is None
 
 
 def test_the_storage_has_the_end_of_a_job_that_ended_while_its_record_was_copied(

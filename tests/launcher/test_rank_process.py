@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -144,7 +145,8 @@ def how_it_ends(host: Host, code: str) -> Exit:
     ],
 )
 def test_exit_codes_and_signals_are_exact(host: Host, code: str, end: int) -> None:
-    assert how_it_ends(host, code).code == end
+    found = how_it_ends(host, code)
+    assert (found.code, found.lost) == (end, "")
 
 
 def test_the_most_memory_that_a_killed_rank_has_had_is_known(host: Host) -> None:
@@ -207,13 +209,32 @@ def test_children_that_outlive_a_rank_are_ended(host: Host) -> None:
     until(lambda: gone(host.child_pid()))
 
 
-def test_a_rank_that_nobody_asks_for_is_ended(host: Host) -> None:
-    async def run() -> int:
+def test_a_rank_that_nobody_asks_for_is_ended_and_that_is_told(host: Host) -> None:
+    async def run() -> Exit:
         rank = await (await host.template()).fork()
-        await rank.assign(host.task(BUSY["sleeping"]), lambda message: None, lambda: 1e9)
-        return (await asyncio.wait_for(rank.wait(), TIMEOUT_S)).code
+        await rank.assign(host.task(BUSY["sleeping"]), lambda message: None, lambda: 12.0)
+        return await asyncio.wait_for(rank.wait(), TIMEOUT_S)
 
-    assert host.run(run()) == -signal.SIGKILL
+    end = host.run(run())
+    assert (end.code, end.lost) == (-signal.SIGKILL, "its lease ran out: the supervisor had not asked for 12 s")
+
+
+def test_an_agent_that_stood_still_knows_why_its_rank_is_gone(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("rank_process", "template_process"):
+        monkeypatch.setattr(f"launcher.{module}.LEASE_S", 2.0)
+    monkeypatch.setattr(host, "environment", functools.partial(host.environment, 2.0))
+
+    async def run() -> Exit:
+        rank = await (await host.template()).fork()
+        started = asyncio.Event()
+        await rank.assign(host.task(BUSY["sleeping"]), lambda message: started.set(), lambda: 0.0)
+        await started.wait()
+        time.sleep(4.0)  # this process is the agent
+        return await asyncio.wait_for(rank.wait(), TIMEOUT_S)
+
+    end = host.run(run())
+    assert end.code == -signal.SIGKILL
+    assert re.fullmatch(r"its lease ran out: its agent had stood still for \d s", end.lost)
 
 
 # -- the lease, held by hand: no agent, no parent that dies

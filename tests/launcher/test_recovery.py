@@ -51,6 +51,15 @@ def test_progress_starts_the_count_anew() -> None:
     assert isinstance(after(*map(failed, (9, 5, 5)), policy=policy), Stop), "further back is no progress"
 
 
+def test_only_failures_count_as_such_and_the_furthest_step_is_told() -> None:
+    policy = Policy(max_failures=100)
+    assert isinstance(after(lost(100), failed(50), failed(60), policy=policy), Retry), "two have failed"
+    end = after(lost(100), failed(50), failed(60), failed(60), policy=policy)
+    assert isinstance(end, Stop) and "3 attempts in a row failed and got no further than step 100:" in end.why
+    end = after(*map(failed, (120, 110, 115)), policy=policy)
+    assert isinstance(end, Stop) and "no further than step 120:" in end.why
+
+
 def test_lost_hosts_have_a_budget_of_their_own() -> None:
     policy = Policy(max_failures=0, max_preemptions=2)
     assert isinstance(after(lost(), lost(), policy=policy), Retry)

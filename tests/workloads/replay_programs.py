@@ -43,6 +43,7 @@ def attempt(context: Context, *, flip_at: int = 0, replay: dict[str, Any] | None
             w = flip_bit(w, BAD_DEVICE, 2, 20)
         if context.check_due(number, TOTAL):
             try:
+                context.assert_replicas_equal({"other": number}, step=number)  # has none of the blocks
                 context.assert_replicas_equal({"w": w, "number": number}, step=number)
             except ReplicaDivergenceError as error:
                 events.append({"type": "attempt-failed", "cause": error.cause, "suspects": error.suspects})

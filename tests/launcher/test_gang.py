@@ -1,0 +1,156 @@
+"""What a gang makes of what it hears, and of agents that give no answer. Agents without Ray."""
+
+import asyncio
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import launcher.gang
+from launcher.aftermath import explained_by_a_loss
+from launcher.attempt import HostNews
+from launcher.certificates import Authority, new_request
+from launcher.first_cause import FirstCause, first_cause
+from launcher.gang import Gang
+from launcher.job import RankEnd
+from launcher.rank_process import Message
+from launcher.recovery import Cause
+from tests.launcher.in_process import InProcess
+from tests.launcher.test_host_attempt import TASK
+
+pytestmark = pytest.mark.usefixtures("state_folder")  # there is no folder of the job: nothing can be written there
+
+PLACE = {
+    "type": "progress",
+    "phase": "run",
+    "step": 1,
+    "total": 9,
+    "moves": 5,
+    "launches": 3,
+    "since": 0.0,
+    "own_s": 0.0,
+}
+
+
+class RankAgent:
+    """The agent of a rank that says these events, and then nothing more.
+
+    Args:
+        events: that it says.
+        silent_s, state: how the process is.
+        answers: whether the agent answers a look.
+    """
+
+    def __init__(self, *events: Message, silent_s: float = 0.0, state: str = "S", answers: bool = True):
+        self._news = HostNews(events=events, progress=PLACE, silent_s=silent_s, state=state)
+        self._answers = answers
+
+    async def certificate_request(self, attempt_id: str) -> bytes:
+        return new_request()[1]
+
+    async def start(self, task: Any) -> int:
+        return 4711
+
+    async def events(self, attempt_id: str, after: int, wait_s: float) -> HostNews:
+        await asyncio.sleep(0.05)
+        return dataclasses.replace(self._news, events=self._news.events[after:])
+
+    async def knows(self, attempt_id: str) -> bool:
+        await asyncio.sleep(0.0 if self._answers else 600.0)
+        return True
+
+    async def stacks(self, attempt_id: str) -> str:
+        return "no stack"
+
+    async def launches(self, attempt_id: str) -> None: ...
+
+    async def tell(self, attempt_id: str, message: Message) -> None: ...
+
+    async def stop(self, attempt_id: str) -> None: ...
+
+
+def raised(kind: str, message: str = "no") -> Message:
+    text = f'Traceback (most recent call last):\n  File "run.py", line 3, in run\n{kind}: {message}\n'
+    return {"type": "error", "error": {"type": kind.rpartition(".")[2], "message": message, "traceback": text}}
+
+
+def run(folder: Path, agents: Sequence[RankAgent], full_disk: bool = False) -> tuple[FirstCause, list[Message]]:
+    """Runs a gang to its end, which must come in seconds."""
+    heard: list[Message] = []
+
+    def hear(rank: int, event: Message) -> None:
+        heard.append(event)
+        if full_disk and event["type"] == "watchdog":
+            raise OSError(28, "No space left on device")
+
+    async def program() -> FirstCause:
+        hosts = [f"h{rank}" for rank in range(len(agents))]
+        tasks = [dataclasses.replace(TASK, rank=rank, num_ranks=len(agents)) for rank in range(len(agents))]
+        gang = Gang(hosts, [InProcess(agent) for agent in agents], tasks, Authority.open(folder, "lab-1"), hear)
+        await asyncio.wait_for(gang.run(), 30.0)
+        return first_cause(gang.bad_ends)
+
+    return asyncio.run(program()), heard
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "words"),
+    [
+        (raised("ValueError"), Cause.FAILURE, "rank 0 on host h0 raised ValueError: no"),
+        (raised("jax.errors.JaxRuntimeError", "Gloo: closed by peer"), Cause.PREEMPTED, "rank 1 on host h1 was lost"),
+    ],
+)
+def test_a_busy_agent_hides_no_error_that_needs_no_lost_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Message, cause: Cause, words: str
+) -> None:
+    monkeypatch.setattr(launcher.gang, "LOOK_TIMEOUT_S", 0.2)
+    found, _ = run(tmp_path, [RankAgent(error), RankAgent(answers=False)])
+    assert found.cause is cause and found.sentence.startswith(words)
+
+
+def test_ranks_that_the_lease_has_ended_were_lost(tmp_path: Path) -> None:
+    exits = {"type": "exit", "code": -9, "lost": "its lease ran out: the supervisor had not asked for 12 s"}
+    found, _ = run(tmp_path, [RankAgent(exits), RankAgent(exits)])
+    assert found.cause is Cause.PREEMPTED
+    assert found.sentence == f"ranks 0 on h0, 1 on h1 each was lost during 'start': {exits['lost']}"
+
+
+def end(**how: Any) -> RankEnd:
+    return RankEnd(rank=0, host="h0", **how)
+
+
+@pytest.mark.parametrize(
+    ("ends", "explained"),
+    [
+        ([], False),  # a port was lost: that is not an end
+        ([end(error=raised("workloads.exchange.AbsentError")["error"])], True),
+        (
+            [end(error=raised("jaxlib._jax.XlaRuntimeError", "UNAVAILABLE")["error"]), end(signal=6, abandoned=True)],
+            True,
+        ),
+        ([end(error={**raised("ValueError")["error"], "traceback": "TimeoutError: x\n\nValueError: no\n"})], True),
+        ([end(error=raised("jax.errors.JaxRuntimeError", "RESOURCE_EXHAUSTED: memory")["error"])], False),
+        ([end(error={**raised("TimeoutError")["error"], "cause": "refused"})], False),
+        ([end(exit_code=1)], True),
+        ([end(exit_code=7)], False),
+        ([end(signal=9)], False),
+        ([end(hung="made no progress")], False),
+        ([end(signal=6, abandoned=True), end(signal=6)], False),
+    ],
+)
+def test_what_a_lost_host_explains(ends: list[RankEnd], explained: bool) -> None:
+    assert explained_by_a_loss(ends) == explained
+
+
+@pytest.mark.parametrize("full_disk", [False, True])
+def test_a_hung_rank_is_named_though_nothing_can_be_written(tmp_path: Path, full_disk: bool) -> None:
+    found, heard = run(tmp_path, [RankAgent(), RankAgent(silent_s=11.0, state="T")], full_disk)
+    assert found.sentence.startswith("rank 1 on host h1 has said nothing for 11 s: its process is stopped")
+    assert [event["fatal"] for event in heard if event["type"] == "watchdog"] == [True]
+
+
+def test_a_watch_that_fails_ends_the_attempt_instead_of_leaving_it_unwatched(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No space left"):
+        run(tmp_path, [RankAgent(), RankAgent(silent_s=11.0, state="R")], full_disk=True)
