@@ -27,8 +27,9 @@ from pathlib import Path
 
 from bench_cluster import Bench, left_of
 from fault_cases import SEED, Case, Injection, plan, sample
+from fault_evidence import Evidence, Said
 from fault_report import Record, RecordError, commit_of, end_session, merged, new_session, tell
-from fault_verdict import Evidence, Outcome, Said, judge
+from fault_verdict import Outcome, judge
 
 Numbered = tuple[int, Injection]
 

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fault_cases import CASES, Injection
-from fault_verdict import SPECIAL, Evidence, report_problems
+from fault_culprit import SPECIAL
+from fault_evidence import Evidence
+from fault_verdict import report_problems
 from soak_plan import Throw
 
 

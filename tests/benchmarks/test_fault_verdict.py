@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from fault_cases import CASES, Case, Injection, plan, sample
-from fault_verdict import Evidence, Outcome, Said, judge, seconds_to_steps
+from fault_evidence import Evidence, Said, seconds_to_steps
+from fault_verdict import Outcome, judge
 
 from launcher.faults import check_faults, parse_fault
 from workloads.params import parse
@@ -251,10 +252,23 @@ def test_seconds_are_counted_from_the_report_to_steps() -> None:
     late = look(injection("kill-agent"), LOST, events=[failed(LOST, at=12.0)])
     assert any("reported after" in problem for problem in late.problems)
     assert seconds_to_steps(Evidence()) == (None, None)
-    reports = [{"at": 1.0, "step": 6}, {"at": 2.0, "step": 2}, {"at": 3.0, "step": 8}]
-    assert seconds_to_steps(Evidence(events=[failed(KILLED, at=1.5)], reports=reports)) == (0.5, 1.5)
-    all_made = [{"at": 1.0, "step": 8}, *reports[1:]]
-    assert seconds_to_steps(Evidence(events=[failed(KILLED, at=1.5)], reports=all_made)) == (0.5, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ([(1.0, 6), (2.0, 2), (3.0, 8)], (0.5, 1.5)),
+        ([(1.0, 8), (2.0, 2), (3.0, 8)], (0.5, 1.5)),  # all had been made
+        ([(1.0, 6), (2.0, 8)], (0.5, 0.5)),  # none was lost
+        ([(1.0, 4), (1.6, 6), (2.0, 2), (3.0, 8)], (0.5, 1.5)),  # the report's clock is that of a new supervisor
+        ([(1.0, 6)], (None, None)),
+    ],
+)
+def test_a_new_step_is_one_that_had_not_been_made(
+    steps: list[tuple[float, int]], expected: tuple[float | None, float | None]
+) -> None:
+    reports = [{"at": at, "rank": rank, "step": step} for at, step in steps for rank in (0, 1)]
+    assert seconds_to_steps(Evidence(events=[failed(KILLED, at=1.5)], reports=reports)) == expected
 
 
 def test_the_plan_asks_for_what_submit_knows_and_settings_that_fit() -> None:
