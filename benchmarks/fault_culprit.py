@@ -103,7 +103,7 @@ def _sets_apart(block: str, device: int) -> bool:
     if culprit:
         return [_is_of(holder, device) for holder in HOLDER.findall(culprit)] == [True]
     groups = [HOLDER.findall(group) for group in first.partition("; culprit")[0].split(" against ")]
-    return any(any(_is_of(holder, device) for holder in group) for group in groups)
+    return any(group and all(_is_of(holder, device) for holder in group) for group in groups)
 
 
 def _is_of(holder: tuple[str, str], device: int) -> bool:

@@ -1,6 +1,7 @@
 """What the fault runs accept: the fault named at the right place and shown, and nothing that only looks like it."""
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -191,6 +192,8 @@ def test_with_two_copies_the_culprit_is_unknown_but_the_rest_is_not() -> None:
     flip = {**FLIP, "leaf": "log_density", "element": [4], "bit": 1}
     assert look(injection("flip-bit", 2), text, (flip,)).problems == ()
     assert look(injection("flip-bit", 2), text, ({**flip, "bit": 2},)).problems
+    both = "2 x (faults-1/cpu:0, faults-1/cpu:1) against 2 x (faults-0/cpu:0, faults-0/cpu:1); culprit unknown"
+    assert look(injection("flip-bit", 2), re.sub("1 x .*culprit unknown", both, text), (flip,)).problems
 
 
 def test_a_bit_that_was_computed_over_is_harmless() -> None:
