@@ -12,11 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fault_cases import CASES
+from fault_cases import BACK_S, CASES
 from fault_verdict import Outcome
 
 FORMAT = 2
-BACK_S = 3.0  # what the table counts
 ROOT = Path(__file__).resolve().parent.parent
 
 
