@@ -25,10 +25,11 @@ CLUSTER, NUM_HOSTS, DEVICES_PER_HOST = "faults", 2, 2
 
 
 # A slow rank is told of when ten seconds have been measured: these are long enough, and the slow one sleeps for most.
+# Chains are computed ahead of the host, which is what is slowed: only where they meet, to save, does it show.
 LONGER: Mapping[str, tuple[str, ...]] = {
-    "transformer": ("steps=200",),
-    "sharded-mcmc": ("num_draws=160",),
-    "independent-chains": ("num_draws=160", "num_leapfrog_steps=2000"),
+    "transformer": ("steps=100",),
+    "sharded-mcmc": ("num_draws=80",),
+    "independent-chains": ("num_draws=180", "num_leapfrog_steps=2000"),
 }
 
 
@@ -52,7 +53,6 @@ class Case:
         min_hosts: of the cluster. A host that comes back late is waited for, as on fewer hosts the bits may be others.
         steps: of which the fault's is drawn.
         settings: of the workloads, instead of the small ones' of the same names.
-        checkpoint_every: steps; 0: at the end alone.
     """
 
     kind: str
@@ -67,7 +67,6 @@ class Case:
     min_hosts: int = 2
     steps: range = range(1, NUM_STEPS - 4)
     settings: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    checkpoint_every: int = CHECKPOINT_EVERY
 
 
 NO_COLLECTIVE = {"independent-chains": "its programs never span processes"}
@@ -119,7 +118,6 @@ CASES: Sequence[Case] = (
         report_s=None,
         steps=range(1, 10),
         settings=LONGER,
-        checkpoint_every=0,  # four times a save, on a machine that others use too, would be a hang
     ),
     Case(kind="skip-collective", ends="refused", report=LAUNCHED, skips=NO_COLLECTIVE, report_s=HANG_S),
     Case(

@@ -37,7 +37,7 @@ Numbered = tuple[int, Injection]
 def run(bench: Bench, number: int, injection: Injection, calm_digest: str, slack: float) -> Outcome:
     """Injects one fault and looks at everything that was promised."""
     name, before = f"run-{number}", bench.record()
-    done = [submit(bench, name, injection, "--inject", injection.fault)]
+    done = [bench.submit(injection.workload, name, "--inject", injection.fault, settings=injection.settings)]
     if not bench.job_folder(name).exists():
         raise RuntimeError(f"the job was not taken: exit code {done[0].returncode}\n{done[0].stdout}{done[0].stderr}")
     if injection.case.ends == "resumed-by-hand":
@@ -52,12 +52,6 @@ def run(bench: Bench, number: int, injection: Injection, calm_digest: str, slack
         left=[*bench.ranks_left(), *(left_of(before) if again else [])],
     )
     return judge(number, injection, evidence, calm_digest, slack)
-
-
-def submit(bench: Bench, name: str, injection: Injection, *more: str) -> subprocess.CompletedProcess[str]:
-    """Submits the job that the fault is for, and waits for its end."""
-    every = injection.case.checkpoint_every
-    return bench.submit(injection.workload, name, *more, settings=injection.settings, checkpoint_every=every)
 
 
 def run_to_an_end(bench: Bench, number: int, injection: Injection, calm_digest: str, slack: float) -> Outcome:
@@ -84,7 +78,7 @@ def calm_digest_of(bench: Bench, record: Record, injection: Injection) -> str:
     key = " ".join([injection.workload, *injection.settings])
     if key not in record.calm:
         name = f"calm-{len(record.calm)}"
-        done = submit(bench, name, injection)
+        done = bench.submit(injection.workload, name, settings=injection.settings)
         if done.returncode:
             raise RuntimeError(f"a run without a fault: exit code {done.returncode}\n{done.stdout}{done.stderr}")
         record.calm[key] = bench.job(name)["result"]["result_digest"]
