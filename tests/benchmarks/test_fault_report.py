@@ -5,7 +5,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import faults
 import pytest
+from fault_cases import Injection, plan
 from fault_report import Record, RecordError, commit_of, merged, table, tell
 from fault_verdict import Outcome
 
@@ -71,3 +73,42 @@ def test_what_is_changed_is_another_commit(tmp_path: Path) -> None:
     clean = commit_of(tmp_path)
     (tmp_path / "a").write_text("2")
     assert len(clean) == 12 and commit_of(tmp_path).startswith(f"{clean} with changes ")
+
+
+class NoCluster:
+    """Stands for a cluster that is brought up and ended, and runs nothing."""
+
+    def __init__(self) -> None:
+        self.min_hosts = 2
+        self.done: list[str] = []
+
+    def up(self) -> None:
+        self.done.append(f"up {self.min_hosts}")
+
+    def down(self) -> None:
+        self.done.append("down")
+
+    def record(self) -> dict[str, Any]:
+        return {}
+
+
+def test_what_is_on_record_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, bench, ran = tmp_path / "runs.json", NoCluster(), []
+
+    def run(bench: Any, number: int, injection: Injection, calm_digest: str, slack: float) -> Outcome:
+        ran.append(number)
+        return outcome(number)
+
+    monkeypatch.setattr(faults, "run_to_an_end", run)
+    monkeypatch.setattr(faults, "calm_digest_of", lambda bench, record, injection: "d")
+    monkeypatch.setattr(faults, "left_of", lambda record: [])
+    kinds = {one.case.kind: (number, one) for number, one in enumerate(plan(1))}
+    injections = [kinds["kill"], kinds["exit"], kinds["kill-raylet"]]
+    faults.work(bench, injections[:1], Record.open(file, "c0ffee", PLAN), file)
+    assert (ran, bench.done) == ([injections[0][0]], ["up 2", "down"])
+    faults.work(bench, injections, Record.open(file, "c0ffee", PLAN), file)
+    assert ran == [number for number, _ in injections]
+    assert bench.done[2:] == ["up 2", "down", "up 1", "down", "up 1", "down"]  # fewer hosts, and after a lost one
+    saved = Record.open(file, "c0ffee", PLAN)
+    assert [session["runs"] for session in saved.sessions] == [1, 2]
+    assert faults.work(bench, injections, saved, file) == [] and len(bench.done) == 8
