@@ -27,9 +27,9 @@ CLUSTER, NUM_HOSTS, DEVICES_PER_HOST = "faults", 2, 2
 # A slow rank is told of when ten seconds have been measured: these are long enough, and the slow one sleeps for most.
 # Chains are computed ahead of the host, which is what is slowed: only where they meet, to save, does it show.
 LONGER: Mapping[str, tuple[str, ...]] = {
-    "transformer": ("steps=100",),
-    "sharded-mcmc": ("num_draws=80",),
-    "independent-chains": ("num_draws=180", "num_leapfrog_steps=2000"),
+    "transformer": ("steps=240",),
+    "sharded-mcmc": ("num_draws=100",),
+    "independent-chains": ("num_draws=240", "num_leapfrog_steps=2000"),
 }
 
 
@@ -81,6 +81,7 @@ RANK = r"rank {rank} on host {host} "
 RAISED = r"(rank \d+ on host \S+|ranks \d+ on [^:]* each) raised %s during '[^']*': "
 IN_ORDERS = RAISED % "LaunchOrderError" + "ranks have launched programs in different orders"
 LAUNCHED = rf"(ranks have launched different programs|{IN_ORDERS}): "
+OTHER_LAUNCH = r"launch \d+: rank 0 launched '(?P<mine>[^']*)' where rank 1 launched '(?!(?P=mine)')"
 COUNTS = r"launches at the report of step \d+: rank \d+ \d+, rank \d+ \d+"
 
 CASES: Sequence[Case] = (
@@ -123,7 +124,7 @@ CASES: Sequence[Case] = (
     Case(
         kind="swap-programs",
         ends="refused",
-        report=LAUNCHED + r"launch \d+: rank 0 launched '(?P<mine>[^']*)' where rank 1 launched '(?!(?P=mine)')",
+        report=LAUNCHED + OTHER_LAUNCH,
         skips=NO_COLLECTIVE,
         report_s=HANG_S,
     ),

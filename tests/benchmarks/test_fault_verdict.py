@@ -130,6 +130,15 @@ def test_two_ranks_are_no_culprit() -> None:
     assert "does not tell of it" in look(injection("kill"), message).problems[0]
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_skipped_launch_is_told_by_numbers_or_by_the_next_launches_of_both(place: int) -> None:
+    text = "ranks have launched different programs: "
+    assert look(injection("skip-collective", place), SWAPPED).problems == ()
+    assert look(injection("skip-collective", place), SWAPPED.replace("sample", "train")).problems
+    assert look(injection("skip-collective", place), f"{text}launches until the end").problems
+    assert bool(look(injection("skip-collective", place), SKIPPED).problems) is (place == 0)
+
+
 def test_a_report_that_was_not_shown_fails() -> None:
     outcome = look(injection("kill"), KILLED, commands=[Said(exit_code=0, printed=HINTS)])
     assert outcome.problems == (f"the report was not shown: {KILLED!r}",)
@@ -213,7 +222,7 @@ def test_a_slow_rank_must_be_warned_of() -> None:
     assert look(fault, "", job=job, events=[injected(fault)], commands=shown).problems == ("no report",)
     of_another = {**warning, "ranks": [0]}
     assert look(fault, "", job=job, events=[injected(fault), of_another], commands=shown).problems
-    assert "was not shown" in look(fault, "", job=job, events=[injected(fault), warning]).problems[0]
+    assert "it was not shown" in look(fault, "", job=job, events=[injected(fault), warning]).problems[0]
 
 
 @pytest.mark.parametrize(("skipped", "good"), [([16], True), ([], False), ([8], False)])
@@ -224,8 +233,9 @@ def test_a_damaged_checkpoint_must_be_skipped(skipped: list[int], good: bool) ->
         *({"type": "checkpoint-skipped", "at": 2.0, "step": step, "why": why} for step in skipped),
         {"type": "resumed", "at": 2.1, "step": 8},
     ]
+    shown = [Said(exit_code=0, printed=f"! {KILLED}; attempt 2\n! checkpoint of step 16 is left out: {why}")]
     assert look(fault, KILLED, events[1:]).problems == ("no checkpoint was damaged",)
-    assert (look(fault, KILLED, events).problems == ()) is good
+    assert (look(fault, KILLED, events, commands=shown).problems == ()) is good
 
 
 @pytest.mark.parametrize(("why", "last_good", "good"), [("File too large", 8, True), ("File too large", None, False),
@@ -235,7 +245,8 @@ def test_a_full_disk_is_told_with_the_last_good_step(why: str, last_good: int | 
     failure = {"type": "checkpoint-failed", "at": 2.0, "step": 16, "why": f"rank 0: OSError: {why}"}
     events = [injected(fault), {"type": "checkpoint", "at": 0.9, "step": 8}, {**failure, "last_good": last_good}]
     job = {"state": "SUCCEEDED", "attempt": 1, "message": "", "result": {"result_digest": CALM}}
-    assert (look(fault, "", job=job, events=events).problems == ()) is good
+    shown = [Said(exit_code=0, printed="! checkpoint of step 16 failed: rank 0")]
+    assert (look(fault, "", job=job, events=events, commands=shown).problems == ()) is good
 
 
 def test_the_cluster_that_died_is_told_and_the_job_resumed_by_hand() -> None:
