@@ -53,7 +53,7 @@ def _skipped_checkpoint(injection: Injection, told: str, evidence: Evidence) -> 
     problems = [f"resumed from step {step}, which is damaged" for step in resumed if step >= damaged[0]]
     if skipped[damaged[0]].startswith("half-written"):
         problems.append(f"checkpoint {damaged[0]} was skipped for another reason: {skipped[damaged[0]]!r}")
-    return problems
+    return problems + _not_shown(f"! checkpoint of step {damaged[0]} ", evidence)
 
 
 def _no_space(injection: Injection, told: str, evidence: Evidence) -> list[str]:
@@ -63,7 +63,7 @@ def _no_space(injection: Injection, told: str, evidence: Evidence) -> list[str]:
     problems = [] if re.search(r"File too large|No space left", told) else [f"no word of the disk: {told[:200]!r}"]
     if event["last_good"] != max(committed, default=None):
         problems.append(f"the last good step is {max(committed, default=None)}, not {event['last_good']}")
-    return problems
+    return problems + _not_shown(f"! checkpoint of step {event['step']} ", evidence)
 
 
 def _not_shown(note: str, evidence: Evidence) -> list[str]:

@@ -236,6 +236,7 @@ def test_a_damaged_checkpoint_must_be_skipped(skipped: list[int], good: bool) ->
     shown = [Said(exit_code=0, printed=f"! {KILLED}; attempt 2\n! checkpoint of step 16 is left out: {why}")]
     assert look(fault, KILLED, events[1:]).problems == ("no checkpoint was damaged",)
     assert (look(fault, KILLED, events, commands=shown).problems == ()) is good
+    assert look(fault, KILLED, events).problems
 
 
 @pytest.mark.parametrize(("why", "last_good", "good"), [("File too large", 8, True), ("File too large", None, False),
@@ -247,6 +248,7 @@ def test_a_full_disk_is_told_with_the_last_good_step(why: str, last_good: int | 
     job = {"state": "SUCCEEDED", "attempt": 1, "message": "", "result": {"result_digest": CALM}}
     shown = [Said(exit_code=0, printed="! checkpoint of step 16 failed: rank 0")]
     assert (look(fault, "", job=job, events=events, commands=shown).problems == ()) is good
+    assert look(fault, "", job=job, events=events).problems
 
 
 def test_the_cluster_that_died_is_told_and_the_job_resumed_by_hand() -> None:
