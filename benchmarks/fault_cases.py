@@ -27,8 +27,8 @@ CLUSTER, NUM_HOSTS, DEVICES_PER_HOST = "faults", 2, 2
 # A slow rank is told of when ten seconds have been measured: these are long enough, and the slow one sleeps for most.
 # Chains are computed ahead of the host, which is what is slowed: only where they meet, to save, does it show.
 LONGER: Mapping[str, tuple[str, ...]] = {
-    "transformer": ("steps=240",),
-    "sharded-mcmc": ("num_draws=100",),
+    "transformer": ("steps=160",),
+    "sharded-mcmc": ("num_draws=90",),
     "independent-chains": ("num_draws=240", "num_leapfrog_steps=2000"),
 }
 
