@@ -16,11 +16,21 @@ WORKLOADS: Mapping[str, tuple[str, ...]] = {
         "num_warmup=20", "num_draws=20", "num_leapfrog_steps=4", "num_examples=200", "draws_per_dispatch=2",
     ),
     "independent-chains": (
-        "model=gaussian", "num_chains=8", "num_warmup=20", "num_draws=20", "draws_per_dispatch=2",
+        "model=gaussian", "num_chains=12", "num_warmup=20", "num_draws=20", "draws_per_dispatch=2",
     ),
 }  # fmt: skip
 NUM_STEPS = 40
 CHECKPOINT_EVERY = 8
+CLUSTER, NUM_HOSTS, DEVICES_PER_HOST = "faults", 2, 2
+
+
+# A slow rank is told of when ten seconds have been measured: these are long enough, and the slow one sleeps for most.
+# Chains are computed ahead of the host, which is what is slowed: only where they meet, to save, does it show.
+LONGER: Mapping[str, tuple[str, ...]] = {
+    "transformer": ("steps=160",),
+    "sharded-mcmc": ("num_draws=90",),
+    "independent-chains": ("num_draws=240", "num_leapfrog_steps=2000"),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,25 +41,32 @@ class Case:
         kind: as `--inject` names it.
         where: `rank`, `host` or `device`, or nothing.
         options: further words of the fault.
-        ends: `recovers` (a further attempt, the calm run's bits), `refused` (no result; the message has `words`),
-            `goes-on` (the first attempt succeeds with the calm run's bits; an event of type `event` tells of it), or
-            `resumed-by-hand` (the cluster is gone; after `up`, `submit --resume` ends with the calm run's bits).
-        words: that the report must have.
-        event: type of the event that must be on record.
+        ends: `recovers` (a further attempt, the calm run's bits), `refused` (by the first attempt, without a result),
+            `goes-on` (the first attempt succeeds with the calm run's bits), or `resumed-by-hand` (the cluster is gone;
+            after `up`, `submit --resume` ends with the calm run's bits).
+        report: how the sentence that the user is told must begin, as a regular expression in which `{rank}` and
+            `{host}` are those that were hit: only the fault itself and only the right culprit can match it.
+        event: type of the event that tells of it, where the attempt does not end; `report` is looked for in its words.
         skips: workloads that cannot show it, with the reason.
         report_s: the report must come within so many seconds of the fault; None: no bound is promised.
+        next_s: from the report to a step that had not been made before; None: no bound is promised.
         min_hosts: of the cluster. A host that comes back late is waited for, as on fewer hosts the bits may be others.
+        steps: of which the fault's is drawn.
+        settings: of the workloads, instead of the small ones' of the same names.
     """
 
     kind: str
     where: str = "rank"
     options: str = ""
     ends: str = "recovers"
-    words: str = ""
-    event: str = ""
+    report: str
+    event: str = "attempt-failed"
     skips: Mapping[str, str] = dataclasses.field(default_factory=dict)
     report_s: float | None = 2.0
+    next_s: float | None = None
     min_hosts: int = 2
+    steps: range = range(1, NUM_STEPS - 4)
+    settings: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
 
 NO_COLLECTIVE = {"independent-chains": "its programs never span processes"}
@@ -58,26 +75,80 @@ OTHER_LAYOUT = {
     "sharded-mcmc": "on fewer hosts its bits are others (within the stated tolerance)",
 }
 HANG_S = 15.0  # max(10 s, 5 x median step), and what it takes to read all stacks
+BACK_S = 3.0  # a dead process: from the report to the next useful step
+RANK = r"rank {rank} on host {host} "
+# Two ranks have no majority, so each shows what it has; who raised first is no culprit.
+RAISED = r"(rank \d+ on host \S+|ranks \d+ on [^:]* each) raised %s during '[^']*': "
+IN_ORDERS = RAISED % "LaunchOrderError" + "ranks have launched programs in different orders"
+LAUNCHED = rf"(ranks have launched different programs|{IN_ORDERS}): "
+OTHER_LAUNCH = r"launch \d+: rank 0 launched '(?P<mine>[^']*)' where rank 1 launched '(?!(?P=mine)')"
+COUNTS = r"launches at the report of step \d+: rank \d+ \d+, rank \d+ \d+"
 
 CASES: Sequence[Case] = (
-    Case(kind="kill", words="killed by signal 9"),
-    Case(kind="raise", words="raised by --inject"),
-    Case(kind="exit", words="exit code 3"),
-    Case(kind="oom", words="MemoryError", report_s=10.0),
-    Case(kind="freeze", words="stopped", report_s=HANG_S),
-    Case(kind="sleep", words="rank", report_s=HANG_S),
-    Case(kind="kill-agent", where="host", words="was lost", report_s=5.0),
-    Case(kind="kill-supervisor", where="", words="supervisor was ended", report_s=None),
-    Case(kind="corrupt-checkpoint", words="killed by signal 9", event="checkpoint-skipped"),
-    Case(kind="disk-full", ends="goes-on", event="checkpoint-failed", report_s=None),
-    Case(kind="flip-bit", where="device", words="replicas differ", report_s=None),
-    Case(kind="slow", options="factor=4", ends="goes-on", report_s=None),
-    Case(kind="skip-collective", ends="refused", words="launched", skips=NO_COLLECTIVE, report_s=HANG_S),
-    Case(kind="swap-programs", ends="refused", words="launch", skips=NO_COLLECTIVE, report_s=HANG_S),
-    Case(kind="other-program", ends="refused", words="ProgramMismatchError", skips=NO_COLLECTIVE, report_s=HANG_S),
-    Case(kind="other-env", ends="refused", words="EnvironmentMismatchError", report_s=None),
-    Case(kind="kill-raylet", where="host", words="was lost", skips=OTHER_LAYOUT, report_s=25.0, min_hosts=1),
-    Case(kind="kill-holder", where="", ends="resumed-by-hand", report_s=None),
+    Case(kind="kill", report=RANK + r"was killed by signal 9 \(SIGKILL\)", next_s=BACK_S),
+    Case(kind="raise", report=RANK + r"raised RuntimeError: raised by --inject at step {step}\b", next_s=BACK_S),
+    Case(kind="exit", report=RANK + r"ended with exit code 3\b", next_s=BACK_S),
+    Case(kind="oom", report=RANK + r"raised MemoryError: .*memory ran out, with \d", report_s=10.0),
+    Case(
+        kind="freeze",
+        report=RANK + r"(has said nothing for|made no progress for) .*its process is stopped \(state T\)",
+        report_s=HANG_S,
+    ),
+    Case(kind="sleep", report=RANK + r"made no progress for .*; rank {rank} is at \S+:\d+ in ", report_s=HANG_S),
+    Case(kind="kill-agent", where="host", report=RANK + "was lost", report_s=5.0),
+    Case(kind="kill-supervisor", where="", report=r"the supervisor was ended and started again$", report_s=None),
+    Case(
+        kind="corrupt-checkpoint",
+        report=RANK + r"was killed by signal 9 \(SIGKILL\)",
+        # One must have been committed before it can be damaged.
+        steps=range(2 * CHECKPOINT_EVERY + 4, NUM_STEPS - 4),
+    ),
+    Case(kind="disk-full", ends="goes-on", event="checkpoint-failed", report=r"rank {rank}: ", report_s=None),
+    Case(
+        kind="flip-bit",
+        where="device",
+        report=RAISED % "ReplicaDivergenceError" + r"replicas differ at step \d+",
+        report_s=None,
+    ),
+    Case(
+        kind="slow",
+        options="factor=4",
+        ends="goes-on",
+        event="watchdog",
+        report=r"is slow: .* \d+\.\d times the median of the others",
+        report_s=None,
+        steps=range(1, 10),
+        settings=LONGER,
+    ),
+    Case(kind="skip-collective", ends="refused", report=LAUNCHED, skips=NO_COLLECTIVE, report_s=HANG_S),
+    Case(
+        kind="swap-programs",
+        ends="refused",
+        report=LAUNCHED + OTHER_LAUNCH,
+        skips=NO_COLLECTIVE,
+        report_s=HANG_S,
+    ),
+    Case(
+        kind="other-program",
+        ends="refused",
+        report=RAISED
+        % "ProgramMismatchError"
+        + r"program \w+: rank 0 and rank 1 differ; nothing has run\. First difference, line \d+:\n"
+        r"  rank 0 on faults-0: (?P<line>.*)\n  rank 1 on faults-1: (?!(?P=line)\n)",
+        skips=NO_COLLECTIVE,
+        report_s=HANG_S,
+    ),
+    Case(
+        kind="other-env",
+        ends="refused",
+        report=RAISED % "EnvironmentMismatchError"
+        + r"the hosts do not run in the same environment; nothing has run:\n  option jax_default_matmul_precision: ",
+        report_s=None,
+    ),
+    Case(kind="kill-raylet", where="host", report=RANK + "was lost", skips=OTHER_LAYOUT, report_s=25.0, min_hosts=1),
+    Case(
+        kind="kill-holder", where="", ends="resumed-by-hand", report=rf"cluster '{CLUSTER}' has died: ", report_s=None
+    ),
 )
 
 
@@ -96,13 +167,37 @@ class Injection:
         place = f"{self.case.where}={self.place}" if self.case.where else ""
         return " ".join(f"{self.case.kind} {place} step={self.step} {self.case.options}".split())
 
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """As `--set` takes them."""
+        return small_settings(self.workload, self.case.settings)
 
-def plan(times: int, num_hosts: int, devices_per_host: int, seed: int = SEED) -> list[Injection]:
+    @property
+    def rank(self) -> int:
+        """The rank that was hit, or that makes the fault happen."""
+        return self.place // DEVICES_PER_HOST if self.case.where == "device" else self.place
+
+    @property
+    def report(self) -> str:
+        """The case's, of this place."""
+        named = {"{rank}": self.rank, "{host}": f"{CLUSTER}-{self.rank}", "{step}": self.step}
+        text = self.case.report
+        for field, value in named.items():
+            text = text.replace(field, str(value))
+        return text
+
+
+def small_settings(workload: str, changed: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """The workload's in `WORKLOADS`, with those of `changed` in place of the ones of the same names."""
+    given = [*WORKLOADS[workload], *changed.get(workload, ())]
+    return tuple(f"{key}={value}" for key, value in dict(setting.split("=") for setting in given).items())
+
+
+def plan(times: int, seed: int = SEED) -> list[Injection]:
     """Every case on every workload, so many times each, at seeded steps and places.
 
     Args:
         times: of each pair of case and workload.
-        num_hosts, devices_per_host: what there is to hit.
         seed: of steps and places.
     """
     draw = random.Random(seed)
@@ -112,22 +207,26 @@ def plan(times: int, num_hosts: int, devices_per_host: int, seed: int = SEED) ->
             if workload in case.skips:
                 continue
             for _ in range(times):
-                count = num_hosts * devices_per_host if case.where == "device" else num_hosts
+                count = NUM_HOSTS * DEVICES_PER_HOST if case.where == "device" else NUM_HOSTS if case.where else 1
                 place = draw.randrange(1 if case.kind == "kill-raylet" else 0, count)  # the head's is the cluster's end
-                # A checkpoint must have been committed before it can be damaged.
-                first = 2 * CHECKPOINT_EVERY + 4 if case.kind == "corrupt-checkpoint" else 1
-                step = draw.randrange(first, NUM_STEPS - 4)
                 if case.kind == "disk-full":
                     place = 0  # who commits; another may have nothing to write
+                step = draw.choice(case.steps)
                 injections.append(Injection(case=case, workload=workload, step=step, place=place))
     return injections
 
 
-def sample(injections: Sequence[Injection], size: int) -> list[Injection]:
-    """Every case once, then a seeded sample of the rest, `size` runs in all (at least one a case)."""
+def sample(injections: Sequence[tuple[int, Injection]], size: int) -> list[tuple[int, Injection]]:
+    """Every case once, then a seeded sample of the rest, `size` runs in all (at least one a case), in their order.
+
+    Args:
+        injections: with their numbers.
+        size: how many.
+    """
     draw = random.Random(SEED)
     shuffled = list(injections)
     draw.shuffle(shuffled)
-    first = {injection.case.kind: injection for injection in reversed(shuffled)}
-    rest = [injection for injection in shuffled if injection is not first[injection.case.kind]]
-    return [*first.values(), *rest[: max(0, size - len(first))]]
+    first = {injection.case.kind: number for number, injection in reversed(shuffled)}
+    rest = [number for number, _ in shuffled if number not in first.values()]
+    chosen = {*first.values(), *rest[: max(0, size - len(first))]}
+    return [(number, injection) for number, injection in injections if number in chosen]

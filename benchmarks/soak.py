@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from bench_cluster import Bench
-from soak_faults import throw_from_outside
+from soak_faults import Thrown, throw_from_outside
 from soak_plan import CHECKPOINT_EVERY_S, WORKLOADS, Throw, plan
-from soak_report import Hit, Run, Soak, table, wrong
+from soak_report import Hit, Run, Soak, not_skipped, table, wrong
 from soak_watch import ENDED, PERIOD_S, JobWatch
 
 from cluster.processes import ProcessId, marked_processes
@@ -53,11 +53,17 @@ def run_calm(bench: Bench, workload: str, name: str, steps: int, checkpoint_ever
 
 
 def submit(bench: Bench, workload: str, name: str, steps: int, checkpoint_every: int, *more: str) -> JobWatch:
-    """Submits the job and returns at once."""
+    """Submits the job and returns at once.
+
+    Raises:
+        RuntimeError: it was refused.
+    """
     watch = JobWatch(bench.job_folder(name))
     settings = WORKLOADS[workload].with_steps(steps)
     words = ["--detach", *more]
-    bench.submit(workload, name, *words, settings=settings, checkpoint_every=checkpoint_every, check=True)
+    done = bench.submit(workload, name, *words, settings=settings, checkpoint_every=checkpoint_every)
+    if done.returncode:
+        raise RuntimeError(f"{name} was not taken: exit code {done.returncode}\n{done.stdout}{done.stderr}")
     return watch
 
 
@@ -100,7 +106,7 @@ def hit(bench: Bench, name: str, watch: JobWatch, throw: Throw, reach_s: float, 
         injected = watch.until(lambda: watch.first("injected", before), reach_s)
         if not injected:
             return Hit(throw=throw, problem=f"it did not happen within {reach_s:.0f} s, in attempt {throw.attempt}")
-        thrown = injected["seen"]
+        thrown = Thrown(at=injected["seen"])
     report = watch.until(lambda: watch.first("attempt-failed", before), REPORT_TIMEOUT_S)
     if not report:
         return Hit(throw=throw, problem=f"no report within {REPORT_TIMEOUT_S:g} s")
@@ -108,12 +114,14 @@ def hit(bench: Bench, name: str, watch: JobWatch, throw: Throw, reach_s: float, 
     recovered = watch.until(lambda: watch.first("recovered", after), RECOVERY_TIMEOUT_S)
     if not recovered or not watch.until(lambda: watch.step > reached, RECOVERY_TIMEOUT_S):
         return Hit(throw=throw, problem=f"no step beyond {reached} within {RECOVERY_TIMEOUT_S:g} s")
+    report_s, since = report["seen"] - thrown.at, watch.events[before:]
+    problems = [wrong(throw, report["message"], since, report_s, slack), not_skipped(thrown.damaged, since)]
     return Hit(
         throw=throw,
-        problem=wrong(throw, report["message"], report["seen"] - thrown, slack),
-        report_s=report["seen"] - thrown,
-        next_s=recovered["seen"] - thrown,
-        new_s=time.monotonic() - thrown,
+        problem="; ".join(problem for problem in problems if problem),
+        report_s=report_s,
+        next_s=recovered["seen"] - thrown.at,
+        new_s=time.monotonic() - thrown.at,
     )
 
 
@@ -146,7 +154,7 @@ def soak(bench: Bench, workload: str, minutes: float, seed: int, slack: float) -
               f"({found.report_s:.1f}, {found.next_s:.1f}, {found.new_s:.1f} s)", flush=True)  # fmt: skip
     job = to_the_end(bench, name, watch, END_TIMEOUT_S + 4 * max(0, steps - watch.step) / calm.steps_per_s)
     seconds = (watch.ended or time.monotonic()) - watch.started
-    left = bench.ranks_left(job) if watch.ended is not None else []
+    left = bench.ranks_left() if watch.ended is not None else []
     soaked = Run(job=job, seconds=seconds, steps_per_s=watch.steps_per_s())
     return Soak(workload=workload, steps=steps, calm=calm, soaked=soaked, hits=hits, num_planned=len(throws), left=left)
 

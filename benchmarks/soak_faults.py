@@ -1,5 +1,6 @@
 """Throws a fault at a running job from outside, with real signals at real processes, as a bad day would."""
 
+import dataclasses
 import random
 import signal
 import time
@@ -10,9 +11,24 @@ import psutil
 from bench_cluster import Bench
 from soak_plan import Throw
 
+DAMAGED_BYTES = 16  # one in five bytes of such a file carries nothing
 
-def throw_from_outside(bench: Bench, job: str, throw: Throw) -> float:
-    """Makes the fault happen now; returns the moment, on this process's monotonic clock.
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Thrown:
+    """What was done.
+
+    Attributes:
+        at: the moment, on this process's monotonic clock.
+        damaged: step of the checkpoint that was damaged; None: none was.
+    """
+
+    at: float
+    damaged: int | None = None
+
+
+def throw_from_outside(bench: Bench, job: str, throw: Throw) -> Thrown:
+    """Makes the fault happen now.
 
     Raises:
         RuntimeError: the process that it is for is not where it should be.
@@ -24,9 +40,10 @@ def throw_from_outside(bench: Bench, job: str, throw: Throw) -> float:
         victim = _agent(rank) if throw.kind == "kill-agent" else rank
     moment = time.monotonic()
     victim.send_signal(signal.SIGSTOP if throw.kind == "freeze" else signal.SIGKILL)
-    if throw.kind == "corrupt-checkpoint":  # after the kill, so that no newer one follows the one that is damaged
-        _flip_bit(Path(bench.job(job)["storage"]), random.Random(throw.step))
-    return moment
+    if throw.kind != "corrupt-checkpoint":
+        return Thrown(at=moment)
+    # After the kill, so that hardly any newer one follows the one that is damaged.
+    return Thrown(at=moment, damaged=_damage_newest(Path(bench.job(job)["storage"]), random.Random(throw.step)))
 
 
 def _rank(bench: Bench, job: str, place: int) -> psutil.Process:
@@ -53,13 +70,15 @@ def _supervisor(bench: Bench) -> psutil.Process:
     return found[0]
 
 
-def _flip_bit(storage: Path, draw: random.Random) -> None:
-    """Flips one bit in the largest file of the newest checkpoint that counts; there may be none yet."""
+def _damage_newest(storage: Path, draw: random.Random) -> int | None:
+    """Flips bits in the largest file of the newest checkpoint that counts; returns its step, None if there is none."""
     manifests = sorted(storage.glob("step_*/manifest.json"))
     if not manifests:
-        return
-    files = [path for path in manifests[-1].parent.rglob("*") if path.is_file()]
-    largest = max(files, key=lambda path: path.stat().st_size)
+        return None
+    folder = manifests[-1].parent
+    largest = max((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
     data = bytearray(largest.read_bytes())
-    data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+    for place in draw.sample(range(len(data)), min(DAMAGED_BYTES, len(data))):
+        data[place] ^= 1 << draw.randrange(8)
     largest.write_bytes(data)
+    return int(folder.name.removeprefix("step_").partition(".")[0])

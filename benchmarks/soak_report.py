@@ -2,10 +2,13 @@
 
 import collections
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fault_cases import CASES
+from fault_cases import CASES, Injection
+from fault_culprit import SPECIAL
+from fault_evidence import Evidence
+from fault_verdict import report_problems
 from soak_plan import Throw
 
 
@@ -47,15 +50,40 @@ class Run:
         return str((self.job.get("result") or {}).get("result_digest", "none"))
 
 
-def wrong(throw: Throw, message: str, report_s: float, slack: float = 1.0) -> str:
-    """What is not as `fault_cases` promises of this kind, in `slack` times the seconds, or nothing."""
+def wrong(throw: Throw, told: str, events: Sequence[Mapping[str, Any]], report_s: float, slack: float = 1.0) -> str:
+    """What is not as `fault_cases` promises of this kind, in `slack` times the seconds, or nothing.
+
+    Args:
+        throw: the fault.
+        told: its report.
+        events: since it was thrown.
+        report_s: until that came.
+        slack: as above.
+    """
     case = next(case for case in CASES if case.kind == throw.kind)
-    bound_s = case.report_s * slack if case.report_s is not None else None
-    if case.words not in message:
-        return f"the report lacks {case.words!r}: {message.splitlines()[:1]}"
-    if bound_s is not None and report_s > bound_s:
-        return f"reported after {report_s:.1f} s, not {bound_s:g}"
-    return ""
+    fault = Injection(case=case, workload="", step=throw.step, place=throw.place)
+    special = (
+        {} if throw.kind == "corrupt-checkpoint" else SPECIAL
+    )  # of that it is told when the next attempt has begun
+    problems = report_problems(fault, told, Evidence(events=events), special)
+    if case.report_s is not None and report_s > case.report_s * slack:
+        problems.append(f"reported after {report_s:.1f} s, not {case.report_s * slack:g}")
+    return "; ".join(problems)
+
+
+def not_skipped(damaged: int | None, events: Sequence[Mapping[str, Any]]) -> str:
+    """Whether a damaged checkpoint was passed over in words, where no newer one made it needless; or nothing.
+
+    Args:
+        damaged: its step; None: none was.
+        events: of the job since then, the next attempt's first ones among them.
+    """
+    resumed = next((place for place, event in enumerate(events) if event["type"] == "resumed"), len(events))
+    newest = max((event["step"] for event in events[:resumed] if event["type"] == "checkpoint"), default=0)
+    skipped = [event["step"] for event in events[:resumed] if event["type"] == "checkpoint-skipped"]
+    if damaged is None or newest > damaged or damaged in skipped:
+        return ""
+    return f"checkpoint {damaged} was damaged, and {skipped} were skipped"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,7 +95,7 @@ class Soak:
         calm, soaked: without faults, and with them.
         hits: every fault that was thrown.
         num_planned: how many there were to be.
-        left: processes of the job's ranks that still run.
+        left: processes of the job's ranks that still run, in words.
     """
 
     workload: str
@@ -76,7 +104,7 @@ class Soak:
     soaked: Run
     hits: Sequence[Hit]
     num_planned: int
-    left: Sequence[int]
+    left: Sequence[str]
 
     def problems(self) -> list[str]:
         """What is not as promised."""

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from cluster.farewell import Farewell
 from cluster.record import Cluster
 from launcher.errors import FailureError
 from launcher.lost_head import HeadWatch
@@ -14,6 +15,7 @@ from launcher.went_down import went_down
 RECONNECT_S = 30.0
 RECONNECT_REMOTE_S = 900.0  # a way to the head that is cut, or a laptop that slept
 RECONNECT_PERIOD_S = 0.2
+DIED_S = 2.0  # a cluster that takes itself down has left its last words by then
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
 
 Snapshot = dict[str, Any]
@@ -25,11 +27,11 @@ def snapshots(cluster: Cluster, job: str) -> Iterator[Snapshot]:
     A supervisor that ends is started again, and a way to the head that is cut may be open again: it is asked again.
 
     Raises:
-        FailureError: no answer at first, or for RECONNECT_S (RECONNECT_REMOTE_S).
+        FailureError: no answer at first, or for RECONNECT_S (RECONNECT_REMOTE_S), or the cluster has died.
         HeadLostError: the cloud says that none will come.
     """
     limit_s = RECONNECT_REMOTE_S if cluster.is_remote else RECONNECT_S
-    heard = -math.inf
+    heard, lived = -math.inf, time.monotonic()
     last: Snapshot = {}
     watch = HeadWatch(cluster)
     while True:
@@ -50,8 +52,26 @@ def snapshots(cluster: Cluster, job: str) -> Iterator[Snapshot]:
                 return
             if time.monotonic() - heard > limit_s:
                 raise
+            if not _has_died(cluster):
+                lived = time.monotonic()
+            elif time.monotonic() - max(lived, heard) > DIED_S:
+                raise FailureError(_what_to_do(cluster, job)) from None
             watch.require_hope()
         yield last | {"silent_s": time.monotonic() - heard}
         time.sleep(RECONNECT_PERIOD_S)
         if cluster.is_remote:
             cluster.alive()  # which opens the way again where it can
+
+
+def _has_died(cluster: Cluster) -> bool:
+    """Whether what held all of a cluster here has ended, without anybody having asked for it: nobody will answer."""
+    if cluster.is_remote or cluster.alive():
+        return False
+    return cluster.folder.exists() and Farewell.prepared(cluster.name) is None
+
+
+def _what_to_do(cluster: Cluster, job: str) -> str:
+    return (
+        f"cluster {cluster.name!r} has died: process {cluster.holder.pid}, which held all of it, has ended. What job "
+        f"{job!r} has saved is kept: `spmd-launch up FILE`, then `spmd-launch submit --resume {job}`"
+    )

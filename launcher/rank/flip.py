@@ -45,7 +45,9 @@ def flip(state: PyTree, fault: Fault, say: Callable[[dict[str, Any]], None]) -> 
     index = _number(fault.options["index"], draw, size)
     bit = _number(fault.options["bit"], draw, bits)
     leaves[place] = flip_bit(leaf, fault.place, index, bit) if on_devices else _flip_in_memory(leaf, index, bit)
-    say({"type": "flipped", "leaf": names[place], "device": fault.place, "index": index, "bit": bit})
+    element = _element(leaf, fault.place, index)
+    flipped = {"leaf": names[place], "device": fault.place, "index": index, "element": element, "bit": bit}
+    say({"type": "flipped", **flipped})
     return jax.tree_util.tree_unflatten(tree, leaves)
 
 
@@ -54,6 +56,16 @@ def _has_other_copies(leaf: Any) -> bool:
         return True  # every rank holds the same
     pieces = [str(index) for index in leaf.sharding.devices_indices_map(leaf.shape).values()]
     return len(set(pieces)) < len(pieces)
+
+
+def _element(leaf: Any, device_number: int, index: int) -> list[int]:
+    """The index in each dimension of the whole leaf, of an element of a device's piece."""
+    if not isinstance(leaf, jax.Array):
+        return [int(place) for place in np.unravel_index(index, np.shape(leaf))]
+    devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
+    piece = leaf.sharding.devices_indices_map(leaf.shape)[devices[device_number]]
+    within = np.unravel_index(index, leaf.sharding.shard_shape(leaf.shape))
+    return [(part.start or 0) + int(place) for part, place in zip(piece, within, strict=True)]
 
 
 def _number(text: str, draw: random.Random, below: int) -> int:

@@ -35,7 +35,7 @@ class Injector:
         rank: this process.
         storage: of the job's checkpoints.
         own_disk: whether that is this host's own copy of them.
-        say: receives `{"type": "injected", ...}` before each fault.
+        say: receives `{"type": "injected", ...}` before each fault, and which bit or checkpoint was damaged.
     """
 
     def __init__(
@@ -146,6 +146,8 @@ class Injector:
             for place in random.sample(range(len(data)), min(DAMAGED_BYTES, len(data))):
                 data[place] ^= 1 << random.randrange(8)
             largest.write_bytes(data)
+            step = int(steps[-1].name.removeprefix("step_").partition(".")[0])
+            self._say({"type": "damaged", "step": step, "path": str(largest)})
         os.kill(os.getpid(), signal.SIGKILL)
 
     def _committed_steps(self) -> list[Path]:

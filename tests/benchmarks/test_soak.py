@@ -1,12 +1,14 @@
 """Which faults a soak throws, and how it reads the record of the job that it throws them at."""
 
+import dataclasses
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fault_cases import CASES
 from soak_plan import BY_INJECTION, FROM_OUTSIDE, GAP_S, TAIL_S, WORKLOADS, Throw, plan
-from soak_report import wrong
+from soak_report import not_skipped, wrong
 from soak_watch import JobWatch, Tail
 
 from launcher.faults import check_faults, parse_fault
@@ -77,8 +79,26 @@ def test_a_job_is_followed_to_its_end(tmp_path: Path) -> None:
     assert watch.first("injected", 0) is not None and watch.first("injected", 1) is None
 
 
-def test_a_report_must_name_the_fault_in_time() -> None:
+def test_a_report_must_name_the_fault_and_its_place_in_time() -> None:
     throw = Throw(kind="kill", place=1, step=5, attempt=1)
-    assert wrong(throw, "rank 1 on host h was killed by signal 9 (SIGKILL)", 0.5) == ""
-    assert "lacks" in wrong(throw, "rank 0 raised XlaRuntimeError", 0.5)
-    assert "3.0 s" in wrong(throw, "rank 1 on host h was killed by signal 9 (SIGKILL)", 3.0)
+    message = "rank 1 on host faults-1 was killed by signal 9 (SIGKILL)"
+    assert wrong(throw, message, [], 0.5) == ""
+    assert "does not tell of it" in wrong(throw, "rank 0 raised XlaRuntimeError", [], 0.5)
+    assert "does not tell of it" in wrong(dataclasses.replace(throw, place=0), message, [], 0.5)
+    assert "3.0 s" in wrong(throw, message, [], 3.0)
+
+
+@pytest.mark.parametrize(
+    ("damaged", "events", "good"),
+    [
+        (None, [], True),
+        (40, [{"type": "checkpoint-skipped", "step": 40}, {"type": "resumed", "step": 35}], True),
+        (40, [{"type": "resumed", "step": 40}], False),
+        (40, [{"type": "checkpoint", "step": 45}, {"type": "resumed", "step": 45}], True),
+        (40, [{"type": "resumed", "step": 40}, {"type": "checkpoint", "step": 45}], False),
+    ],
+)
+def test_a_damaged_checkpoint_must_be_skipped_unless_a_newer_one_came(
+    damaged: int | None, events: list[dict[str, Any]], good: bool
+) -> None:
+    assert (not_skipped(damaged, events) == "") is good

@@ -1,19 +1,30 @@
-"""What `--inject` does to a checkpoint."""
+"""What `--inject` does to a checkpoint and to the state, and what it says of it."""
 
+import json
 import multiprocessing
 import signal
 import threading
 import time
 from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
 
 from launcher.faults import parse_fault
+from launcher.rank.flip import flip
 from launcher.rank.inject import Injector
 from workloads.storage.manifest import MANIFEST
 
 
 def damage(storage: Path) -> None:
     fault = parse_fault("corrupt-checkpoint rank=0 step=1")
-    Injector([fault], rank=0, storage=str(storage), say=lambda event: None)(1, None)
+
+    def say(event: dict[str, Any]) -> None:
+        (storage / f"{event['type']}.json").write_text(json.dumps(event))
+
+    Injector([fault], rank=0, storage=str(storage), say=say)(1, None)
 
 
 def test_a_save_that_is_under_way_is_waited_for_and_damaged(tmp_path: Path) -> None:
@@ -32,4 +43,16 @@ def test_a_save_that_is_under_way_is_waited_for_and_damaged(tmp_path: Path) -> N
     rank.start()
     rank.join(60)
     assert rank.exitcode == -signal.SIGKILL
+    said = json.loads((tmp_path / "damaged.json").read_text())
+    assert said == {"type": "damaged", "step": 2, "path": str(steps[1] / "data")}
     assert (steps[0] / "data").read_bytes() == bytes(1000) != (steps[1] / "data").read_bytes()
+
+
+@pytest.mark.parametrize("array", [np.zeros((2, 3), np.float32), jnp.zeros((2, 3), jnp.float32)])
+def test_a_flipped_bit_is_told_with_its_place_in_the_whole_leaf(array: Any) -> None:
+    said: list[dict[str, Any]] = []
+    fault = parse_fault("flip-bit device=0 step=1 leaf=params/w index=4 bit=31")
+    state = flip({"params": {"w": array + 1}}, fault, said.append)
+    place = {"leaf": "params/w", "device": 0, "index": 4, "element": [1, 1], "bit": 31}
+    assert said == [{"type": "flipped", **place}]
+    assert np.asarray(state["params"]["w"]).tolist() == [[1, 1, 1], [1, -1, 1]]

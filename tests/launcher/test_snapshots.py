@@ -1,0 +1,71 @@
+"""A job that is followed while nobody answers: its cluster has died, or is taking itself down."""
+
+import itertools
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster.farewell import Farewell
+from cluster.processes import ProcessId
+from cluster.record import Cluster
+from cluster.spec import ClusterSpec, LocalProviderSpec
+from launcher.errors import FailureError
+from launcher.job import JobState
+from launcher.snapshots import DIED_S, RECONNECT_PERIOD_S, snapshots
+
+
+@pytest.fixture
+def dead(state_folder: Path, tmp_path: Path) -> Iterator[Cluster]:
+    """A cluster whose holder has ended, that nobody has taken down, and whose supervisor answers once."""
+    holder = subprocess.Popen(["sleep", "100"])
+    identity = ProcessId.of(holder.pid)
+    assert identity is not None
+    holder.kill()
+    holder.wait()
+    (state_folder / "clusters" / "laptop").mkdir(parents=True)
+    cluster = Cluster(
+        spec=ClusterSpec(name="laptop", provider=LocalProviderSpec(), num_hosts=1, devices_per_host=1),
+        cluster_id="c1", holder=identity, gcs_address="", run_folder=str(tmp_path), hosts=(), created="",
+    )  # fmt: skip
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(cluster.socket))
+        server.listen()
+
+        def answer_once() -> None:
+            client, _ = server.accept()
+            with client, client.makefile("rb") as lines:
+                lines.readline()
+                client.sendall(b'{"state": "RUNNING"}\n')
+            server.close()
+
+        thread = threading.Thread(target=answer_once, daemon=True)
+        thread.start()
+        yield cluster
+        thread.join(10)
+
+
+def test_a_cluster_that_has_died_is_told_of_at_once(dead: Cluster) -> None:
+    began = time.monotonic()
+    words = rf"cluster 'laptop' has died: process {dead.holder.pid}, .*`spmd-launch submit --resume j`"
+    with pytest.raises(FailureError, match=words):
+        for snapshot in snapshots(dead, "j"):
+            assert snapshot["state"] == "RUNNING"
+    assert DIED_S <= time.monotonic() - began < DIED_S + 3.0
+
+
+def test_one_that_takes_itself_down_is_waited_for(dead: Cluster) -> None:
+    said = Farewell(
+        name="laptop", cluster_id="c1", ended="2026-11-22T08:25:08+00:00", why="after 5s without a job",
+        jobs={"j": {"state": JobState.CANCELLED, "message": "m"}},
+    )  # fmt: skip
+    said.prepare()
+    followed = snapshots(dead, "j")
+    for snapshot in itertools.islice(followed, int((DIED_S + 1.0) / RECONNECT_PERIOD_S)):
+        assert snapshot["state"] == "RUNNING"
+    said.save()
+    assert list(followed)[-1]["state"] == "CANCELLED"
