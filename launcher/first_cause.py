@@ -1,21 +1,17 @@
 """What happened first: a pure function of how the ranks ended."""
 
 import dataclasses
-import re
 import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from launcher.aftermath import is_of_communication
 from launcher.job import RankEnd
 from launcher.recovery import Cause
 
 # With these an operating system ends processes when its machine is shut down.
 SHUTDOWN = (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
 CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
-# Words of an error that another rank's end leaves behind; JAX raises it as RuntimeError, and as ValueError too.
-COMMUNICATION = re.compile(
-    r"AbsentError|gloo|nccl|closed by peer|reset by peer|socket closed|coordination.?service", re.IGNORECASE
-)
 MAX_LISTED = 8  # ranks in a sentence
 
 
@@ -107,16 +103,10 @@ def _severity(end: RankEnd) -> int:
     if end.lost is not None or end.hung is not None:
         return 0
     if end.error is not None:
-        return 4 if _is_of_communication(end.error) else 2
+        return 4 if is_of_communication(end.error) else 2
     if end.signal == signal.SIGABRT:
         return 5 if end.abandoned else 3
     return 1
-
-
-def _is_of_communication(error: Mapping[str, Any]) -> bool:
-    """Whether a rank has failed to reach another, or has raised something else because of it."""
-    raised = (line for line in error["traceback"].splitlines() if not line.startswith(" "))  # not lines of code
-    return any(COMMUNICATION.search(text) for text in (error["type"], error["message"], *raised))
 
 
 def _absent(error: Mapping[str, Any], hosts: Sequence[str]) -> str:
