@@ -24,11 +24,13 @@ class Command:
         words: of the command, the program first.
         variables: `{name: value}`.
         secrets: names of variables whose values are on no record; they live in memory alone.
+        toolkit: whether our package `workloads` can be imported by it.
     """
 
     words: Sequence[str]
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
     secrets: Sequence[str] = ()
+    toolkit: bool = False
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Command":

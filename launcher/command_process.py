@@ -77,6 +77,9 @@ async def start_command(
         if own is not None:
             variables |= own.variables(variables)
             held.append(stack.enter_context(own.in_use()))
+        if task.command.toolkit:
+            place = await asyncio.to_thread(place_toolkit, code, folder)
+            variables["PYTHONPATH"] = os.pathsep.join(filter(None, [variables.get("PYTHONPATH"), str(place)]))
         control = {"SPMD_LAUNCH_CODE": str(code)} if follows else None
         process = await start_process(
             words, variables, work=work, log=folder / "rank.log", host=host, held=held, control=control
@@ -212,6 +215,14 @@ def attempt_variables(task: RankTask, output: Path, storage: str) -> dict[str, s
         "SPMD_LAUNCH_RANK": str(task.rank),
         "SPMD_LAUNCH_NUM_RANKS": str(task.num_ranks),
     }
+
+
+def place_toolkit(code: Path, folder: Path) -> Path:
+    """A folder for Python's path that has `workloads` of our packages, and none of the others."""
+    place = folder / "toolkit"
+    place.mkdir()
+    (place / "workloads").symlink_to(code / "workloads")
+    return place
 
 
 def unpack_folder(archive: Path, target: Path) -> None:

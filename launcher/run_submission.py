@@ -1,5 +1,6 @@
 """From `run -- python train.py` to a queued job."""
 
+import dataclasses
 import os
 import re
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ def prepare_run(
     name: str | None,
     num_hosts: int | None,
     requirements: Path | None = None,
+    toolkit: bool = False,
 ) -> Prepared:
     """Checks everything that can be checked on the client, and packs the folder.
 
@@ -39,6 +41,7 @@ def prepare_run(
         options: of the job.
         cluster_name, name, num_hosts: None: the only cluster, `run-N`, all hosts.
         requirements: a file; None: it runs in an environment that the hosts have.
+        toolkit: whether it can import our package `workloads`.
 
     Raises:
         UserError: with what was given and what would do.
@@ -46,7 +49,7 @@ def prepare_run(
     cluster = choose_cluster(cluster_name)
     layout = choose_layout(cluster, num_hosts)
     job_name = choose_name(name, WORKLOAD)
-    command = parse_command(words, env)
+    command = dataclasses.replace(parse_command(words, env), toolkit=toolkit)
     travelling = travelling_files(folder)
     require_program(words, folder, travelling)
     values = secret_values(command.secrets)

@@ -6,13 +6,12 @@ command line's `key=value` strings into it. This module imports no JAX, so that 
 
 import dataclasses
 import difflib
-import math
-import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from workloads.errors import ConfigError
+from workloads.param_types import check_type, is_known, literals, parse_value, type_name
 from workloads.target import parse_target
 
 Config = TypeVar("Config")
@@ -48,11 +47,12 @@ class ParamInfo:
 
     name: str
     type: str
-    default: Any
+    default: Any  # None, if it is required
     help: str
     choices: tuple[str, ...]
     is_file: bool
     is_function: bool
+    is_required: bool = False
 
 
 def param(
@@ -71,7 +71,7 @@ def param(
     """A dataclass field with its meaning and its bounds.
 
     Args:
-        default: value when the user says nothing.
+        default: value when the user says nothing; `dataclasses.MISSING`: they must say something.
         help: one line: what it is, with its unit.
         choices: the allowed strings, if it is one of a few.
         minimum: least allowed number (inclusive); `above` the same, exclusive.
@@ -117,20 +117,58 @@ def nearest(name: str, allowed: Iterable[str], aliases: Mapping[str, str] = COMM
 
 
 def describe(config_class: type) -> list[ParamInfo]:
-    """Every parameter of a config class, in the order of its fields."""
-    hints = typing.get_type_hints(config_class)
+    """Every parameter of a config class, in the order of its fields.
+
+    Raises:
+        ConfigError: a field of a type that no text stands for.
+    """
+    hints = _hints(config_class)
     return [
         ParamInfo(
             name=field.name,
-            type=_type_name(hints[field.name]),
-            default=field.default,
+            type=type_name(hints[field.name]),
+            default=None if _is_required(field) else default_of(field),
             help=_rules(field)["help"],
-            choices=_rules(field)["choices"],
+            choices=_choices(field, hints[field.name]),
             is_file=_rules(field)["file"],
             is_function=_rules(field)["function"],
+            is_required=_is_required(field),
         )
         for field in dataclasses.fields(config_class)
     ]
+
+
+def default_of(field: dataclasses.Field[Any]) -> Any:
+    """What the field is where nobody sets it; `dataclasses.MISSING`, if it is required."""
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _hints(config_class: type) -> dict[str, Any]:
+    """`{field: its type}`.
+
+    Raises:
+        ConfigError: a type that no text stands for.
+    """
+    every = typing.get_type_hints(config_class)
+    hints = {field.name: every[field.name] for field in dataclasses.fields(config_class)}
+    for name, hint in hints.items():
+        if not is_known(hint):
+            shown = hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else hint
+            raise ConfigError(
+                f"{name}: {shown} is no type of a parameter, which must be int, float, bool, str, a Literal of values "
+                "of one of these, or such a type or None; make it text, say, and read it in the workload"
+            )
+    return hints
+
+
+def _choices(field: dataclasses.Field[Any], hint: Any) -> tuple[str, ...]:
+    """What a text may be, if it is one of few."""
+    declared: tuple[str, ...] = _rules(field)["choices"]
+    return declared or tuple(map(str, literals(hint)))
 
 
 def file_params(config_class: type) -> dict[str, str | None]:
@@ -157,14 +195,18 @@ def parse(config_class: type[Config], settings: Mapping[str, str]) -> Config:
         settings: `{key: text}` as given on the command line.
 
     Raises:
-        ConfigError: unknown key, a value that is not of its type, or one that is not allowed.
+        ConfigError: unknown key, a value that is not of its type, or one that is not allowed; a required parameter that
+            is not set.
     """
-    hints = typing.get_type_hints(config_class)
+    hints = _hints(config_class)
     unknown = [key for key in settings if key not in hints]
     if unknown:
         key = unknown[0]
         raise ConfigError(f"no parameter {key!r}{nearest(key, hints)} (allowed: {', '.join(hints)})")
-    values = {key: _parse_value(key, text, hints[key]) for key, text in settings.items()}
+    values = {key: parse_value(key, text, hints[key]) for key, text in settings.items()}
+    required = [field.name for field in dataclasses.fields(config_class) if _is_required(field)]  # type: ignore[arg-type]
+    if absent := [name for name in required if name not in values]:
+        raise ConfigError(f"{', '.join(absent)}: must be set, there is no default: --set {absent[0]}=...")
     return config_class(**values)
 
 
@@ -174,12 +216,18 @@ def check_params(config: Any) -> None:
     Raises:
         ConfigError: naming the parameter, its value and what is allowed.
     """
-    hints = typing.get_type_hints(type(config))
+    hints = _hints(type(config))
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        _check_type(field.name, value, hints[field.name])
+        check_type(field.name, value, hints[field.name])
         if value is None:
             continue
+        allowed = literals(hints[field.name])
+        if allowed and value not in allowed:
+            raise ConfigError(
+                f"{field.name}={value!r}: must be one of {', '.join(map(str, allowed))}"
+                f"{nearest(str(value), map(str, allowed), {})}"
+            )
         rules = _rules(field)
         if (rules["choices"] or rules["function"]) and not _is_allowed(value, rules):
             hint = nearest(str(value), rules["choices"], {})
@@ -205,55 +253,3 @@ _BOUNDS: tuple[tuple[str, Callable[[Any, Any], bool], str], ...] = (
     ("above", lambda value, bound: not value > bound, "greater than"),
     ("maximum", lambda value, bound: not value <= bound, "at most"),
 )
-
-_TYPE_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-_BOOLS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
-
-
-def _parse_value(key: str, text: str, hint: Any) -> Any:
-    base, optional = _strip_optional(hint)
-    if optional and text.lower() in ("none", ""):
-        return None
-    if base is bool:
-        if text.lower() not in _BOOLS:
-            raise ConfigError(f"{key}={text!r}: must be {_TYPE_WORDS[bool]}")
-        return _BOOLS[text.lower()]
-    if base is str:
-        return text
-    try:
-        return base(text)
-    except ValueError:
-        pass
-    if base is int and _is_whole(text):
-        return int(float(text))
-    raise ConfigError(f"{key}={text!r}: must be {_TYPE_WORDS[base]}")
-
-
-def _check_type(name: str, value: Any, hint: Any) -> None:
-    """Refuses what a config made in Python or read from JSON may hold: another type, NaN, infinity."""
-    base, optional = _strip_optional(hint)
-    allowed = (int, float) if base is float else base
-    fits = isinstance(value, allowed) and (base is bool or not isinstance(value, bool))
-    if not fits and not (optional and value is None):
-        raise ConfigError(f"{name}={value!r}: must be {_TYPE_WORDS[base]}{' or none' if optional else ''}")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(f"{name}={value!r}: must be finite")
-
-
-def _is_whole(text: str) -> bool:
-    try:
-        return float(text).is_integer()  # 1e6 is a whole number
-    except ValueError:
-        return False
-
-
-def _strip_optional(hint: Any) -> tuple[Any, bool]:
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        (base,) = [arg for arg in typing.get_args(hint) if arg is not type(None)]
-        return base, True
-    return hint, False
-
-
-def _type_name(hint: Any) -> str:
-    base, _ = _strip_optional(hint)
-    return _TYPE_WORDS[base].removeprefix("a ")

@@ -26,6 +26,7 @@ from launcher.job import JobOptions
     "--env", multiple=True, metavar="KEY[=VALUE]", help="A variable; without VALUE that of here, put on no record."
 )
 @requirements_option
+@click.option("--toolkit", is_flag=True, help="Scripts can import our SPMD toolkit: `from workloads import spmd`.")
 @max_failures_option(0, "Restarts after failures; a script goes on from where it has saved.")
 @max_preemptions_option
 @no_program_barrier_option
@@ -35,7 +36,8 @@ from launcher.job import JobOptions
 @click.option("--json", "as_json", is_flag=True, help="Print the job's end as JSON.")
 def run(
     words: tuple[str, ...], cluster: str | None, num_hosts: int | None, name: str | None, env: tuple[str, ...],
-    requirements: Path | None, no_program_barrier: bool, detach: bool, no_wait: bool, as_json: bool, **options: Any,
+    requirements: Path | None, toolkit: bool, no_program_barrier: bool, detach: bool, no_wait: bool, as_json: bool,
+    **options: Any,
 ) -> None:  # fmt: skip
     """Run COMMAND on every host, in a copy of this folder: `spmd-launch run -- python train.py`.
 
@@ -52,5 +54,6 @@ def run(
         name=name,
         num_hosts=num_hosts,
         requirements=requirements,
+        toolkit=toolkit,
     )
     announce(prepared, shlex.join(words), detach=detach, no_wait=no_wait, as_json=as_json)

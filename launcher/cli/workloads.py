@@ -33,10 +33,13 @@ def workloads(name: str | None, cluster: str | None, requirements: Path | None, 
         allowed = f", one of {' | '.join(param.choices)}" if param.choices else ""
         allowed += ", or ./FILE.py:FUNCTION" if param.is_function else ""
         kind = "file" if param.is_file else param.type
-        click.echo(f"  {param.name} = {param.default}  ({kind}{allowed})")
+        default = "(must be set)" if param.is_required else param.default
+        click.echo(f"  {param.name} = {default}  ({kind}{allowed})")
         if param.help:
             click.echo(textwrap.fill(param.help, 78, initial_indent="      ", subsequent_indent="      "))
-    next_commands(f"spmd-launch submit {name}" + (f" --set {params[0].name}={params[0].default}" if params else ""))
+    shown = [param for param in params if param.is_required] or params[:1]
+    settings = [f" --set {param.name}={'...' if param.is_required else param.default}" for param in shown]
+    next_commands(f"spmd-launch submit {name}" + "".join(settings))
 
 
 def _list(as_json: bool) -> None:

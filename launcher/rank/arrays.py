@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import io
 import pickle
@@ -68,10 +69,17 @@ class ArrayStore:
         self._loaded = Loaded()
         yield self._loaded
 
-    def loads(self, data: bytes) -> Any:
-        """A value as the client has sent it, with the arrays in the place of their handles."""
+    def loads(self, data: bytes, *, may_lack: bool = False) -> Any:
+        """A value as the client has sent it, with the arrays in the place of their handles.
+
+        Args:
+            may_lack: None stands for an array that this rank did not return.
+
+        Raises:
+            LookupError: this rank did not return an array that is in it.
+        """
         try:
-            return Unpickler(io.BytesIO(data), self._array).load()
+            return Unpickler(io.BytesIO(data), functools.partial(self._array, may_lack=may_lack)).load()
         except (ImportError, AttributeError) as error:
             error.add_note(
                 "What belongs to a module travels by its name: the module must be in the folder that the gang was "
@@ -139,10 +147,16 @@ class ArrayStore:
         told = (tuple(array.shape), str(array.dtype), str(array.sharding), not array.is_fully_addressable)
         return (self._number, index, *told)
 
-    def _array(self, reference: tuple[int, int]) -> jax.Array:
+    def _array(self, reference: tuple[int, int], *, may_lack: bool) -> jax.Array | None:
         number, index = reference
+        array = self._kept.get(number, {}).get(index)
+        if array is None and not may_lack:
+            raise LookupError(
+                "an argument is the handle of an array that this rank has not: here the function of `gang.run_each` "
+                "did not return it. What all ranks are to work with, all must return; one rank's array comes by fetch()"
+            )
         self._loaded.arrays += 1
-        return self._kept[number][index]
+        return array
 
 
 def _require_value(array: jax.Array) -> None:
@@ -160,21 +174,48 @@ def _digest(*parts: Any) -> str:
 # -- what the client calls to fetch an array
 
 
-def whole(array: jax.Array) -> np.ndarray | None:
+def whole(array: jax.Array | None) -> np.ndarray | None:
     """An array over several hosts, its copies compared, as a NumPy array on rank 0; None on the others.
 
+    Args:
+        array: None where this rank did not return it.
+
     Raises:
+        LookupError: on all ranks, if some did not return it.
         ReplicaDivergenceError: copies of it differ.
     """
     from workloads import spmd
+    from workloads.spmd.processes import exchange
 
+    if absent := [rank for rank, has in enumerate(exchange().all_gather("fetch", array is not None)) if not has]:
+        raise LookupError(
+            f"rank {', '.join(map(str, absent))} did not return this array, which lies on several hosts, and so has "
+            "not kept its part of it; return it on every rank"
+        )
     spmd.assert_replicas_equal(array)
     gathered: np.ndarray | None = spmd.gather(array, to="driver")
     return gathered
 
 
-def local(array: jax.Array) -> np.ndarray:
-    """This host's array as a NumPy array; a typed PRNG key as its uint32 data."""
+def local(array: jax.Array | None) -> np.ndarray | None:
+    """This host's array, its copies compared, as a NumPy array; a typed PRNG key as its uint32 data.
+
+    Args:
+        array: None where this rank did not return it.
+
+    Raises:
+        ReplicaDivergenceError: copies of it on devices of this host differ.
+    """
+    from workloads.exchange import Exchange
+    from workloads.integrity import check_replicas
+    from workloads.spmd.processes import host_name
+
+    if array is None:
+        return None
+    if len(array.devices()) > 1:
+        alone = Exchange(0, 1)  # what other ranks have under this handle is theirs
+        verdict = check_replicas(array, exchange=alone, host=host_name(), step=0)
+        verdict.raise_if_diverged("copies of the array on this host")
     if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
         array = jax.random.key_data(array)
     return np.asarray(array)

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 from launcher.interactive import CALL, END, IDLE
-from launcher.rank.arrays import ArrayStore
+from launcher.rank.arrays import ArrayStore, local, whole
 from launcher.rank.control import Control, Message
 from launcher.rank.error_parts import error_parts
 from workloads.agreement.user_launches import watch_launches, why_unsupported
@@ -108,7 +108,7 @@ class Session:
         self._arrays.free(request["free"])
         with file.open("rb") as payload:
             function = self._function(payload.read(request["function_bytes"]))
-            args, kwargs = self._arrays.loads(payload.read())
+            args, kwargs = self._arrays.loads(payload.read(), may_lack=function in (local, whole))
         value = function(*args, **kwargs)
         self._arrays.begin(request["number"])
         leaves = self._arrays.describe(value) if request["compare"] else []

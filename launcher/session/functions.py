@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import UserError
+from workloads.params import default_of
 
 
 def target_of(function: Callable[..., Any], folder: Path) -> str:
@@ -51,7 +52,7 @@ def settings_of(config: Any, params: Mapping[str, Any]) -> dict[str, str]:
         values = {
             field.name: getattr(config, field.name)
             for field in dataclasses.fields(config)
-            if getattr(config, field.name) != field.default
+            if getattr(config, field.name) != default_of(field)
         }
     return {name: _text(value) for name, value in {**values, **params}.items()}
 

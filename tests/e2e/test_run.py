@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, Cli
+from tests.pages import Page
 
 pytestmark = pytest.mark.cluster
 
@@ -60,6 +61,22 @@ def test_the_example_runs_as_it_is(user: Cli) -> None:
     # Fifty steps that nobody waits for: they once used up all threads of XLA's on a machine of two cores.
     out = Cli(user.home, ROOT / "examples")("run", "--", "python", "plain_script.py", timeout_s=60)
     assert "2 processes, 4 devices: weights" in out
+
+
+def test_a_script_can_import_the_toolkit_if_it_is_asked_for(user: Cli) -> None:
+    page = Page("toolkit.md")
+    assert user.cwd is not None
+    (script,) = page.write_files(user.cwd)
+    ((command, printed),) = page.commands()
+    with script.open("a") as opened:
+        opened.write("print('found at', spmd.__file__)\n")
+    program, *words = command.split()
+    out = user(*words[:1], "--name", "toolkit", *words[1:])
+    lines = out.splitlines()
+    assert program == "spmd-launch" and all(line in lines for line in printed.splitlines())
+    # The hosts' Python has an editable install of ours here, as those that `up` makes have not.
+    found = [Path(line.partition("found at ")[2]) for line in lines if "found at" in line]
+    assert len(found) == 2 and all(str(path).endswith("/toolkit/workloads/spmd/__init__.py") for path in found)
 
 
 def test_ranks_that_build_different_programs_are_refused_with_the_line(user: Cli) -> None:

@@ -150,6 +150,15 @@ def test_exceptions_are_folded_and_leave_the_gang_usable(
             gang.run(only_here.function)
         with pytest.raises(UserError, match="argument of fail_on cannot travel"):
             gang.run(fail_on, threading.Lock())
+        own = gang.run(lambda: jnp.full((2,), jax.process_index()))
+        first, nothing = gang.run_each(lambda array: array if jax.process_index() == 0 else None, own)
+        assert first.fetch().tolist() == [0, 0] and nothing is None
+        with pytest.raises(launcher.GangError, match="rank 1 raised, while rank 0 returned") as lacking:
+            gang.run(lambda array: None, first)
+        assert "LookupError: an argument is the handle of an array that this rank has not" in str(lacking.value)
+        whole, _ = gang.run_each(lambda array: array if jax.process_index() == 0 else None, x)
+        with pytest.raises(launcher.GangError, match="rank 1 did not return this array, which lies on several hosts"):
+            whole.fetch()
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt, match="the gang can be used"):
             gang.run(time.sleep, 60)

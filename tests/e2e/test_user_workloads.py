@@ -40,6 +40,19 @@ SMALL = """
     NUMBER = 3
 """
 
+NEEDS = """
+    import dataclasses
+    from typing import Literal
+
+    @dataclasses.dataclass(frozen=True)
+    class Config:
+        steps: int
+        norm: Literal["layer", "batch"] = "layer"
+        rate: float = dataclasses.field(default_factory=float)
+
+    def run(config: Config, context, resume=False): ...
+"""
+
 LOOP = """
     import dataclasses
     import numpy as np
@@ -74,6 +87,7 @@ def here(cli: Cli, cluster: str) -> Cli:
 def user(cli: Cli, cluster: str, tmp_path: Path) -> Cli:
     """The command line in a folder of the user's."""
     (tmp_path / "small.py").write_text(textwrap.dedent(SMALL))
+    (tmp_path / "needs.py").write_text(textwrap.dedent(NEEDS))
     (tmp_path / "helper.py").write_text("def twice(x):\n    return 2 * x\n")
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "inside.py").write_text("from small import Config, run\n")
@@ -130,12 +144,17 @@ def test_a_workloads_parameters_are_told_by_a_host(user: Cli, here: Cli) -> None
     out = user("workloads", "./small.py:run")
     assert "size = 3  (whole number)" in out and "scale = 1.5  (number)" in out
     assert "gradient steps" in here("workloads", EXAMPLE)
+    out = user("workloads", "./needs.py:run")
+    assert "steps = (must be set)  (whole number)" in out and "norm = layer  (text, one of layer | batch)" in out
+    assert "rate = 0.0  (number)" in out and "spmd-launch submit ./needs.py:run --set steps=..." in out
 
 
 @pytest.mark.parametrize(
     ("workload", "settings", "words"),
     [
         ("./small.py:run", ["size=3"], "size=3: must be a multiple of 4 devices"),
+        ("./needs.py:run", [], "steps: must be set, there is no default: --set steps=..."),
+        ("./needs.py:run", ["steps=2", "norm=bach"], "must be one of layer, batch; did you mean 'batch'?"),
         ("./small.py:run", ["size=many"], "size='many': must be a whole number"),
         ("./small.py:run", ["scales=1"], "no parameter 'scales'; did you mean 'scale'?"),
         ("./small.py:walk", [], "small.py has no function 'walk'"),
@@ -153,7 +172,7 @@ def test_a_workloads_parameters_are_told_by_a_host(user: Cli, here: Cli) -> None
 def test_a_mistake_is_refused_with_exit_code_2_and_no_job(
     user: Cli, workload: str, settings: list[str], words: str
 ) -> None:
-    before = {path.name for path in (user.home / "jobs").iterdir()}
+    before = {path.name for path in (user.home / "jobs").glob("*")}
     out = user("submit", workload, *(word for setting in settings for word in ("--set", setting)), code=2)
     assert words in out and "inspect_workload" not in out
-    assert {path.name for path in (user.home / "jobs").iterdir()} == before
+    assert {path.name for path in (user.home / "jobs").glob("*")} == before

@@ -27,7 +27,7 @@ SURFACE = {
                "--max-failures", "--max-preemptions", "--name", "--no-program-barrier", "--no-wait", "--num-hosts",
                "--on-divergence", "--profile", "--requirements", "--resume", "--seed", "--set", "--watch-launches"],
     "run": ["--cluster", "--detach", "--env", "--json", "--max-failures", "--max-preemptions", "--name",
-            "--no-program-barrier", "--no-wait", "--num-hosts", "--requirements", "--watch-launches"],
+            "--no-program-barrier", "--no-wait", "--num-hosts", "--requirements", "--toolkit", "--watch-launches"],
     "exec": ["--cluster", "--json", "--rank", "--timeout"],
     "jobs": ["--json", "--older-than", "--prune"],
     "logs": ["--attempt", "--follow", "--rank"],

@@ -1,14 +1,19 @@
 """What of a command line is for Python, and what a variable may be."""
 
+import os
+import site
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from launcher.command import interpreter_words, is_python
-from launcher.command_process import BOOTSTRAP, rank_words
+from launcher.command_process import BOOTSTRAP, place_toolkit, rank_words
 from launcher.errors import UserError
 from launcher.run_submission import parse_command, require_program
 from launcher.user_folder import travelling_files
+from tests.ranks import ROOT
 
 
 @pytest.mark.parametrize(
@@ -47,6 +52,21 @@ def test_a_named_interpreter_stays_and_a_bare_one_is_the_hosts() -> None:
     )  # fmt: skip
     assert rank_words(["python3", "a.py"], code, hosts)[0][0] == hosts
     assert rank_words(["bash", "a.sh"], code, hosts) == (["bash", "a.sh"], False)
+
+
+def test_the_toolkit_is_importable_where_nothing_of_ours_is_installed_and_brings_no_other_package(
+    tmp_path: Path,
+) -> None:
+    place = place_toolkit(ROOT, tmp_path)
+    assert [path.name for path in place.iterdir()] == ["workloads"]
+    code = "import importlib.util, workloads.spmd; print(*map(importlib.util.find_spec, ('launcher', 'cluster')))"
+    # Without `site`, what is installed is named here: no editable install of ours among it.
+    packages = os.pathsep.join([str(place), *site.getsitepackages()])
+    words = [sys.executable, "-S", "-B", "-c", code]
+    done = subprocess.run(
+        words, env=os.environ | {"PYTHONPATH": packages}, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "None None\n"), done.stderr
 
 
 def test_variables_have_values_or_are_secrets() -> None:

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 from launcher.interactive import END
-from launcher.rank.arrays import ArrayStore
+from launcher.rank.arrays import ArrayStore, local, whole
 from launcher.rank.session import Config, Session
 from launcher.travel import Pickler, Unpickler
+from tests.ranks import run_ranks
 from workloads.context import Context
 
 
@@ -147,6 +148,25 @@ def test_what_the_client_has_dropped_is_gone(tmp_path: Path) -> None:
     again = Calls(tmp_path, (lambda: [jnp.zeros(3)],), (lambda x: 1, Reference(1, 0)), free=[[1, None]])
     serve(tmp_path, again)
     assert again.heard[1]["outcome"] == "raised"
+
+
+def test_what_this_rank_did_not_return_is_told_in_words_and_fetched_as_nothing(tmp_path: Path) -> None:
+    calls = Calls(tmp_path, (lambda: jnp.arange(3),), (lambda x: 1, Reference(1, 5)), (local, Reference(1, 5)),
+                  (whole, Reference(7, 0)), (local, Reference(1, 0)))  # fmt: skip
+    serve(tmp_path, calls)
+    assert [answer["outcome"] for answer in calls.heard] == ["returned", "raised", "returned", "raised", "returned"]
+    refused, lacking = calls.heard[1]["error"], calls.heard[3]["error"]
+    assert refused["type"] == lacking["type"] == "LookupError"
+    assert "the handle of an array that this rank has not" in refused["message"] and "fetch()" in refused["message"]
+    assert lacking["message"].startswith("rank 0 did not return this array")
+    assert calls.values[1] is None and calls.values[2].tolist() == [0, 1, 2]
+
+
+def test_copies_on_one_hosts_devices_are_compared_before_one_of_them_is_taken() -> None:
+    first, second = run_ranks("tests.launcher.session_programs:fetch_copies", num_hosts=2, devices_per_host=2)
+    for rank, told in enumerate((first, second)):
+        assert told["good"] == [[0.0, 1.0], [rank]]
+        assert "copies of the array on this host differ" in told["bad"] and "first at [1]" in told["bad"]
 
 
 def test_a_function_is_the_same_one_each_time_unless_it_holds_arrays(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from workloads import spmd
 from workloads.context import Context
 from workloads.spmd import gathering, processes
 
-DTYPES = ["float32", "bfloat16", "float16", "float8_e4m3fn", "int8", "int32", "uint16", "bool", "complex64"]
+NARROW = ["int4", "uint4", "float8_e4m3fn", "float8_e5m2"]
+DTYPES = ["float32", "bfloat16", "float16", "int8", "int32", "uint16", "bool", "complex64", *NARROW]
 TINY = 3 * 4096  # many pieces, none of which ends where an array does
 
 
@@ -50,7 +51,21 @@ def _data() -> dict[str, np.ndarray]:
         dtype = jnp.dtype(name)
         raw = np.ascontiguousarray(words[:, : 40 * dtype.itemsize])
         data[name] = (raw & 1).astype(bool) if name == "bool" else raw.view(dtype)
+        if name.endswith("int4"):
+            data[name] = ((raw & 15).astype(np.int8) - 8 * (name == "int4")).astype(dtype)
     return data | {"nasty": _nasty_floats(64)}
+
+
+def _texts(rank: int) -> np.ndarray:
+    """(5000,) of 12 bytes each: pieces end within them."""
+    return np.array([f"{number % 97 + rank:3}" for number in range(5000)])
+
+
+def _structs(rank: int) -> np.ndarray:
+    """(3000,) of 13 bytes each."""
+    structs = np.zeros(3000, [("id", np.int32), ("value", np.float64), ("flag", bool)])
+    structs["id"], structs["value"] = np.arange(3000) + rank, 0.1 * np.arange(3000)
+    return structs
 
 
 def round_trip(context: Context) -> dict[str, Any]:
@@ -66,10 +81,14 @@ def round_trip(context: Context) -> dict[str, Any]:
         "key": spmd.shard(jax.random.key(5), mesh, jax.P()),
         "scalar": spmd.shard(np.float32(-0.0), mesh, jax.P()),
         "moved": spmd.shard(spmd.shard(data["int32"], mesh, jax.P(AXIS)), grid, jax.P("m", "d")),
+        "partly": spmd.shard(data, grid, jax.P("m")),  # each half on all hosts
+        "no rows": spmd.shard(np.zeros((0, 4), np.float32), mesh, jax.P(AXIS)),
+        "no width": spmd.shard(np.zeros((8, 0), jnp.bfloat16), mesh, jax.P(AXIS)),
     }
     expected = {
         "cut": data, "copied": data, "keys": keys, "key": jax.random.key(5), "scalar": np.float32(-0.0),
-        "moved": data["int32"],
+        "moved": data["int32"], "partly": data, "no rows": np.zeros((0, 4), np.float32),
+        "no width": np.zeros((8, 0), jnp.bfloat16),
     }  # fmt: skip
     own = {
         "rows": np.full((context.rank + 1, 3), context.rank, np.float64),
@@ -77,6 +96,9 @@ def round_trip(context: Context) -> dict[str, Any]:
         "number": 0.1 + context.rank,
         "strided": np.arange(12.0).reshape(3, 4).T[:, : 1 + context.rank % 2].T,
         "unaligned": np.frombuffer(b"." + np.full(9000, context.rank, np.float32).tobytes(), np.float32, offset=1),
+        "texts": _texts(context.rank),
+        "structs": _structs(context.rank),
+        "text": np.array(f"a{context.rank}\0b"),
         "device": jnp.arange(2 + context.rank),
         "key": jax.random.key(context.rank),
         "keys": jax.random.split(jax.random.key(context.rank), context.rank + 1),
@@ -89,6 +111,9 @@ def round_trip(context: Context) -> dict[str, Any]:
         "number": np.array([0.1 + rank for rank in ranks]),
         "strided": np.concatenate([np.arange(12.0).reshape(3, 4).T[:, : 1 + rank % 2].T for rank in ranks]),
         "unaligned": np.concatenate([np.full(9000, rank, np.float32) for rank in ranks]),
+        "texts": np.concatenate([_texts(rank) for rank in ranks]),
+        "structs": np.concatenate([_structs(rank) for rank in ranks]),
+        "text": np.array([f"a{rank}\0b" for rank in ranks]),
         "device": np.concatenate([np.arange(2 + rank, dtype=np.int32) for rank in ranks]),
         "key": jnp.stack([jax.random.key(rank) for rank in ranks]),
         "keys": jnp.concatenate([jax.random.split(jax.random.key(rank), rank + 1) for rank in ranks]),
@@ -128,6 +153,13 @@ def hosts_parts(context: Context) -> dict[str, Any]:
     count = 16 // context.num_ranks
     ours = slice(context.rank * count, (context.rank + 1) * count)
     parts = spmd.shard({"x": rows[ours], "k": keys[ours]}, mesh, jax.P(AXIS), host_local=True)
+    grid = jax.make_mesh((4, 2), ("d", "m"))
+    copies = {"all": np.arange(8), "half": np.arange(6), "none": np.zeros((0, 2))}
+    specs = {"all": jax.P(), "half": jax.P("m"), "none": jax.P(AXIS)}
+    alike = spmd.gather({
+        name: spmd.shard(copies[name], mesh if name == "none" else grid, specs[name], host_local=True)
+        for name in copies
+    })  # fmt: skip
     wrong: dict[str, Any] = {
         "parts": lambda: spmd.shard({"x": np.ones((8 * (context.rank + 1), 2))}, mesh, jax.P(AXIS), host_local=True),
         "data": lambda: spmd.shard({"p": {"w": np.full(8, context.rank, np.int32)}}, mesh, jax.P(AXIS)),
@@ -138,6 +170,9 @@ def hosts_parts(context: Context) -> dict[str, Any]:
         "leaves": lambda: spmd.gather({str(n): 1 for n in range(1 + context.rank)}),
         "to": lambda: spmd.gather(1, to="rank1"),  # type: ignore[arg-type]
         "object": lambda: spmd.gather({"f": object()}),
+        "copies": lambda: spmd.shard({"w": np.full(8, context.rank, np.int32)}, mesh, jax.P(), host_local=True),
+        "partly": lambda: spmd.shard({"w": np.full(8, context.rank, np.int32)}, grid, jax.P("m"), host_local=True),
+        "bytes": lambda: spmd.broadcast({"w": b"." * (2 + context.rank)}),
         "broadcast": lambda: spmd.broadcast({"w": np.ones(2 + context.rank)}),
         "root": lambda: spmd.broadcast(1, root=9),
         "global": lambda: spmd.broadcast({"x": parts["x"]}),
@@ -149,7 +184,9 @@ def hosts_parts(context: Context) -> dict[str, Any]:
         except (ValueError, TypeError, spmd.ReplicaDivergenceError) as error:
             messages[name] = f"{type(error).__name__}: {error}"
     same = spmd.gather(parts)
-    return {"same": [_bits(same["x"]) == _bits(rows), _bits(same["k"]) == _bits(keys)], "messages": messages}
+    expected = {"x": rows, "k": keys, **{name: copy.astype(alike[name].dtype) for name, copy in copies.items()}}
+    found = {**same, **alike}
+    return {"same": [_bits(found[name]) == _bits(expected[name]) for name in expected], "messages": messages}
 
 
 def broadcast(context: Context) -> dict[str, Any]:
@@ -171,6 +208,12 @@ def broadcast(context: Context) -> dict[str, Any]:
             "device": jnp.full((1000,), rank, jnp.float32),
             "large": np.full(10_000, rank, np.int64),
             "empty": np.zeros((0, 3)),
+            "texts": _texts(rank),
+            "structs": _structs(rank),
+            "digest": bytes([7, rank, 0, 0]),
+            "name": f"rank {rank}\0é",
+            **{name: np.full((3, 5), rank + 1, jnp.dtype(name)) for name in NARROW},
+            **{f"device {name}": jnp.full((3, 5), rank + 1, jnp.dtype(name)) for name in NARROW},
         }
 
     got = spmd.broadcast(tree(context.rank), root=root, chunk_bytes=4 * 4096)
@@ -179,6 +222,7 @@ def broadcast(context: Context) -> dict[str, Any]:
         "got": _prints(got),
         "kinds": [type(got[name]).__name__ for name in ("number", "count", "flag", "numpy")],
         "count": got["count"],
+        "text": [got["digest"] == tree(root)["digest"], got["name"] == tree(root)["name"]],
     }
 
 
@@ -237,6 +281,36 @@ def integrity(context: Context) -> dict[str, Any]:
         "bits": list(difference.bits),
         "message": message,
     }
+
+
+def narrow(context: Context) -> dict[str, Any]:
+    """Dtypes of a byte and less: through a mapped function, and with one element that differs on the last device."""
+    mesh, grid = jax.make_mesh((8,), (AXIS,)), jax.make_mesh((4, 2), ("d", "m"))
+    numbers = np.arange(26).reshape(13, 2) % 5
+    changed = np.where(np.arange(26).reshape(13, 2) == 3, 1, numbers)
+    last, found = jax.devices()[-1], {}
+    for name in NARROW:
+        array = numbers.astype(jnp.dtype(name))
+        mapped = spmd.spmd_map(lambda a, mask: a, mesh, AXIS, ("shard",), uneven="pad", wrap_return="rows")(array)
+        copied = spmd.shard(array, grid, jax.P(None, "m"))
+        pieces = [
+            jax.device_put(
+                changed.astype(array.dtype)[shard.index] if shard.device == last else shard.data, shard.device
+            )
+            for shard in copied.addressable_shards
+        ]
+        report = spmd.replica_report(
+            {"w": jax.make_array_from_single_device_arrays(array.shape, copied.sharding, pieces)}
+        )
+        differences = [(one.index, one.values) for found in report.divergences for one in found.differences]
+        found[name] = [
+            _bits(spmd.gather(mapped)) == _bits(array),
+            [_bits(part) for part in spmd.unshard(mapped)] == [_bits(row) for row in array],
+            [spmd.assert_replicas_equal(copied).bytes_checked, report.status],
+            differences,
+        ]
+    empty = spmd.shard({"rows": np.zeros((0, 4)), "width": np.zeros((8, 0))}, mesh, jax.P(AXIS))
+    return {"found": found, "empty": [spmd.replica_report(empty).status, len(spmd.unshard(empty["width"]))]}
 
 
 def memory(context: Context) -> dict[str, float]:

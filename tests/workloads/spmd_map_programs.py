@@ -118,6 +118,7 @@ def more(context: Context) -> dict[str, Any]:
         "loss": [float(mapped(w, x)), float(whole(w, x))],
         "gradients": {name: [np.asarray(g).tolist() for g in spmd_rows(found)] for name, found in gradients.items()},
         "square": [list(square(x).shape), float(jnp.abs(square(x) - x**2).max())],
+        "no width": list(spmd.gather(square(x[:, :0])).shape),
         "rows": local_rows(rows),
         "thru": entries,
         "donated": [given.is_deleted(), local_rows(donated)],
@@ -126,6 +127,37 @@ def more(context: Context) -> dict[str, Any]:
         "first": [float(first(np.arange(8.0))), first(np.arange(8.0)).is_fully_replicated],
         "gathered": np.asarray(gathered(np.arange(8)).addressable_data(0)).tolist(),
         "inside": float(jnp.abs(inside(w, x[:8]) - jax.grad(lambda w: ((x[:8] @ w) ** 2).sum())(w)).max()),
+    }
+
+
+def at_hand(context: Context) -> dict[str, Any]:
+    """Mapped functions under `jit`, with arguments that every host holds and no trace knows of; and weak types."""
+    mesh = jax.make_mesh((8,), (AXIS,))
+    batch, key = np.arange(16, dtype=np.float32).reshape(8, 2), jax.random.key(3)
+    scaled = spmd.spmd_map(lambda x, w: (x * w).sum(), mesh, AXIS, ("shard", "broadcast"))
+    noisy = spmd.spmd_map(lambda x, key: x.sum() * jax.random.normal(key), mesh, AXIS, ("shard", "rng"))
+    padded = spmd.spmd_map(lambda x, w, mask: x * w, mesh, AXIS, ("shard", "broadcast"), uneven="pad",
+                           wrap_return="rows")  # fmt: skip
+    device, placed, short = jnp.asarray(batch), spmd.shard(batch, mesh, jax.P(AXIS)), jnp.asarray(batch[:5])
+    results = {
+        "numpy": jax.jit(lambda w: scaled(batch, w))(2.0),
+        "device": jax.jit(lambda w: scaled(device, w))(2.0),
+        "key": jax.jit(lambda x: noisy(x, key))(placed),
+        "padded": jax.jit(lambda w: padded(short, w))(2.0),
+        "gradient": jax.jit(jax.grad(lambda w: scaled(device, w).sum()))(2.0),
+    }
+    half, weak = jnp.ones(8, jnp.bfloat16), jnp.full((), 1.5)
+    product = spmd.spmd_map(lambda x, w: x * w, mesh, AXIS, ("shard", "broadcast"))
+    try:
+        differs = str(jax.jit(lambda w: scaled(device + context.rank, w))(2.0).shape)
+        ours = np.full((8, 2), context.rank, np.float32)
+        differs = str(jax.jit(lambda w: scaled(ours, w))(2.0).shape)
+    except spmd.ReplicaDivergenceError as error:
+        differs = str(error)
+    return {
+        "values": {name: np.asarray(spmd.gather(value)).tolist() for name, value in results.items()},
+        "types": [str(product(half, w).dtype) for w in (weak, 1.5)] + [str(spmd.shard(weak, mesh, jax.P()).weak_type)],
+        "differs": differs,
     }
 
 
@@ -171,6 +203,10 @@ def refused(context: Context) -> dict[str, str]:
         named = {name: options.pop(name) for name in ("scale",) if name in options}
         return spmd.spmd_map(lambda a, **more: a, mesh, options.pop("axis", AXIS), kinds, **options)(*args, **named)
 
+    def thrice(batch: np.ndarray) -> Any:
+        rows = lambda a, mask: {"y": jnp.concatenate([a[:1]] * 3)}  # noqa: E731
+        return spmd.spmd_map(rows, mesh, AXIS, ("shard",), uneven="pad", wrap_return="rows")(batch)
+
     calls = {
         "rows": lambda: call({"x": np.ones((13, 3))}),
         "scalar": lambda: call(1.0),
@@ -194,6 +230,11 @@ def refused(context: Context) -> dict[str, str]:
             spmd.spmd_map(lambda a: {"all": jax.lax.all_gather(a, AXIS)}, mesh, AXIS, ("shard",), out="replicated")
         )(x),
         "empty": lambda: spmd.spmd_map(lambda a, mask: a, mesh, AXIS, ("shard",), uneven="pad")(np.ones((0, 3))),
+        "more rows": lambda: thrice(x[:1].repeat(13, axis=0)),
+        "more even rows": lambda: thrice(x[:1].repeat(16, axis=0)),
+        "own mask": lambda: spmd.spmd_map(
+            lambda a, mask: a * mask, mesh, AXIS, ("shard",), {"mask": "broadcast"}, uneven="pad"
+        ),
     }
     messages = {}
     for name, function in calls.items():

@@ -1,6 +1,9 @@
 """Typed parameters: what parses, what is refused, and the one line that says why."""
 
 import dataclasses
+import json
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
@@ -155,3 +158,68 @@ def test_describe_says_all_there_is_to_a_parameter() -> None:
 
 def test_file_params_name_their_makers() -> None:
     assert file_params(Config) == {"data": None, "text": "workloads.some.corpus:freeze"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plain:
+    """As users write it, most of it without `param`."""
+
+    steps: int
+    depth: int = param(dataclasses.MISSING, "how deep", minimum=1)
+    rate: float = dataclasses.field(default_factory=lambda: 0.5)
+    norm: Literal["layer", "batch"] = "layer"
+    order: Literal[1, 2] | None = None
+
+    def __post_init__(self) -> None:
+        check_params(self)
+
+
+def test_a_field_without_a_default_must_be_set() -> None:
+    for settings, absent in (({}, "steps, depth"), ({"steps": "3"}, "depth")):
+        with pytest.raises(ConfigError) as refused:
+            parse(Plain, settings)
+        first = absent.partition(",")[0]
+        assert str(refused.value) == f"{absent}: must be set, there is no default: --set {first}=..."
+    config = parse(Plain, {"steps": "3", "depth": "2", "norm": "batch", "order": "2"})
+    assert (config.steps, config.depth, config.rate, config.norm, config.order) == (3, 2, 0.5, "batch", 2)
+
+
+def test_literals_are_choices() -> None:
+    good = {"steps": "1", "depth": "1"}
+    for settings, message in (
+        ({"norm": "bach"}, "norm='bach': must be one of layer, batch; did you mean 'batch'?"),
+        ({"order": "3"}, "order=3: must be one of 1, 2"),
+        ({"order": "x"}, "order='x': must be a whole number"),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            parse(Plain, {**good, **settings})
+        assert str(refused.value) == message
+
+
+def test_describe_of_a_plain_config_is_json() -> None:
+    infos = [dataclasses.asdict(info) for info in describe(Plain)]
+    assert json.loads(json.dumps(infos))
+    assert [(info["name"], info["default"], info["is_required"]) for info in infos] == [
+        ("steps", None, True), ("depth", None, True), ("rate", 0.5, False), ("norm", "layer", False),
+        ("order", None, False),
+    ]  # fmt: skip
+    assert infos[3]["choices"] == ("layer", "batch") and infos[4]["choices"] == ("1", "2")
+
+
+@pytest.mark.parametrize(
+    ("hint", "shown"),
+    [
+        (tuple[int, ...], "tuple[int, ...]"),
+        (Path, "Path"),
+        (list, "list"),
+        (int | str, "int | str"),
+        (Literal["a", 1], "typing.Literal['a', 1]"),
+        (Any, "Any"),
+    ],
+)
+def test_a_type_that_no_text_stands_for_is_refused_by_the_fields_name(hint: Any, shown: str) -> None:
+    config = dataclasses.make_dataclass("Odd", [("good", int, 1), ("shape", hint, None)], frozen=True)
+    for look in (lambda: describe(config), lambda: parse(config, {}), lambda: check_params(config())):
+        with pytest.raises(ConfigError, match="which must be int, float, bool, str, a Literal") as refused:
+            look()
+        assert str(refused.value).startswith(f"shape: {shown} is no type of a parameter")

@@ -17,7 +17,7 @@ def _run(name: str, num_hosts: int, devices_per_host: int) -> list[dict[str, Any
 @pytest.mark.parametrize(("num_hosts", "devices"), LAYOUTS)
 def test_every_dtype_comes_back_bit_for_bit(num_hosts: int, devices: int) -> None:
     first, *others = _run("round_trip", num_hosts, devices)
-    assert len(first["expected"]) == 33
+    assert len(first["expected"]) == 57
     for name in ("all", "tiny", "rank0", "again"):
         assert first[name] == first["expected"], name
     assert first["driver"] == first["plain"] and first["writable"]
@@ -28,7 +28,7 @@ def test_every_dtype_comes_back_bit_for_bit(num_hosts: int, devices: int) -> Non
 
 def test_hosts_bring_their_parts_and_mistakes_are_told_in_words() -> None:
     for rank in _run("hosts_parts", 2, 4):
-        assert rank["same"] == [True, True]
+        assert rank["same"] == [True] * 5
         for name, words in {
             "parts": "x: parts of the hosts must be equal in shape and dtype, they are float32[8, 2] on rank 0, ",
             "data": "data that every host should hold alike differ, in 1 of 1 leaves:\n  p/w: 1 x (",
@@ -40,6 +40,9 @@ def test_hosts_bring_their_parts_and_mistakes_are_told_in_words() -> None:
             "to": "to='rank1': rank0, all and driver are known",
             "object": "TypeError: cannot gather f: object is neither an array nor a number",
             "broadcast": "trees of the hosts must be alike; w is float64[2] on rank 0, float64[3] on rank 1",
+            "copies": "parts of which several hosts hold copies differ, in 1 of 1 leaves:\n  w: 4 x (",
+            "partly": "parts of which several hosts hold copies differ, in 1 of 1 leaves:\n  w[0:4]: 2 x (",
+            "bytes": "trees of the hosts must be alike; w is bytes of 2 bytes on rank 0, bytes of 3 bytes on rank 1",
             "root": "root=9: ranks are 0 to 1",
             "global": "x is one array over several hosts already",
         }.items():  # fmt: skip
@@ -52,6 +55,7 @@ def test_the_roots_bits_arrive_everywhere(num_hosts: int, devices: int) -> None:
         assert rank["got"] == rank["expected"]
         assert rank["kinds"] == ["float", "int", "bool", "float64"]
         assert rank["count"] == 2**40 + num_hosts - 1
+        assert rank["text"] == [True, True]
 
 
 def test_unshard_gives_every_shard_in_order_on_every_layout() -> None:
@@ -83,6 +87,16 @@ def test_a_gathers_turn_is_waited_for_as_long_as_rank_0_gets_on() -> None:
     first, *others = _run("slow_turns", 3, 1)
     assert first["sum"] == 16384 + 2 * 64 and [rank["sum"] for rank in others] == [None, None]
     assert first["seconds"] > 3.0, "longer than the time for which nothing may move"
+
+
+@pytest.mark.parametrize(("num_hosts", "devices"), [(1, 8), (2, 4)])
+def test_dtypes_of_a_byte_and_less_are_as_good_as_others(num_hosts: int, devices: int) -> None:
+    for rank in _run("narrow", num_hosts, devices):
+        for name, (gathered, unsharded, statuses, differences) in rank["found"].items():
+            assert gathered and unsharded, name
+            assert statuses == [26, "diverged"], name
+            assert differences == [[[1, 1], ["3", "1"]]], name
+        assert rank["empty"] == ["nothing-checked", 8]
 
 
 def test_a_gather_needs_little_more_than_its_result() -> None:

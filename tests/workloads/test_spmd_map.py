@@ -78,7 +78,7 @@ def test_gradients_through_padding_and_psum_are_those_of_the_whole(mores: dict[i
 def test_uneven_rows_come_back_without_padding(mores: dict[int, list[dict[str, Any]]]) -> None:
     for ranks in mores.values():
         for rank in ranks:
-            assert rank["square"] == [[13, 3], 0.0]
+            assert rank["square"] == [[13, 3], 0.0] and rank["no width"] == [13, 0]
 
 
 def test_kinds_and_meshes(mores: dict[int, list[dict[str, Any]]]) -> None:
@@ -95,6 +95,16 @@ def test_kinds_and_meshes(mores: dict[int, list[dict[str, Any]]]) -> None:
             assert rank["gathered"] == [[n] for n in range(8)]
             assert rank["inside"] < 1e-4
         assert _joined([rank["rows"] for rank in ranks]) == _joined([rank["rows"] for rank in mores[1]])
+
+
+def test_what_hosts_hold_may_be_closed_over_under_jit() -> None:
+    (one,), (first, second) = _run("at_hand", 1, 8), _run("at_hand", 2, 4)
+    assert first["values"] == second["values"] == one["values"]
+    assert one["values"]["numpy"] == one["values"]["device"] == [2.0 * (4 * n + 1) for n in range(8)]
+    assert one["values"]["padded"] == [[4.0 * n, 4.0 * n + 2] for n in range(5)]
+    for rank in (first, second):
+        assert "arguments of <lambda> that every host should hold alike differ" in rank["differs"]
+        assert rank["types"] == one["types"] == ["float32", "bfloat16", "False"], "a weak type is one on every layout"
 
 
 def test_arguments_and_results_that_differ_are_told() -> None:
@@ -129,6 +139,9 @@ def test_arguments_and_results_that_differ_are_told() -> None:
         ("out", "out='stacked'"),
         ("unproven", "that should be equal on the 8 shards of axis 'i' may differ in all: it varies over i. Under jit"),
         ("empty", "argument 0: there are no rows"),
+        ("more rows", "the function gets 2 rows a shard and returns 3 in y, so which of them are padding"),
+        ("more even rows", "the function gets 2 rows a shard and returns 3 in y"),
+        ("own mask", "kwargtypes cannot have an argument of that name"),
     ],
 )  # fmt: skip
 def test_bad_input_is_refused_in_words(refused: dict[str, str], name: str, words: str) -> None:

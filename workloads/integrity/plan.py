@@ -235,3 +235,11 @@ def _describe(path: str, value: Any) -> Leaf:
 def bounds_of(index: tuple[slice, ...], shape: tuple[int, ...]) -> Bounds:
     """Start and stop in each dimension."""
     return tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
+
+
+def holders(array: jax.Array) -> dict[Bounds, set[int]]:
+    """For each distinct block of an array the ranks that hold it, in one order on all of them."""
+    found: dict[Bounds, set[int]] = {}
+    for device, index in array.sharding.devices_indices_map(array.shape).items():
+        found.setdefault(bounds_of(index, array.shape), set()).add(device.process_index)
+    return dict(sorted(found.items()))

@@ -8,9 +8,9 @@ import jax
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from workloads.integrity.plan import bounds_of
+from workloads.integrity.plan import bounds_of, holders
 from workloads.spmd.processes import exchange
-from workloads.spmd.stream import Block, Read, Row, read_from
+from workloads.spmd.stream import Block, Read, Row, carried, read_from
 
 
 class Leaf:
@@ -20,6 +20,8 @@ class Leaf:
         path: in the tree.
         value: array in host memory or on devices; of typed PRNG keys their data.
         is_global: whether it is one array over all hosts; else it is this host's part.
+        dtype, carried_dtype: its own, and that in which it travels.
+        element_axes: how many of the last axes make one element: of a key's data, or of the bytes of a text.
     """
 
     def __init__(self, path: str, value: Any):
@@ -36,14 +38,15 @@ class Leaf:
             value, self.is_global = np.asarray(value), False
         if value.dtype.hasobject:
             raise TypeError(f"cannot gather {path}: {kind} is neither an array nor a number")
-        self.value: jax.Array | np.ndarray = value
         self.dtype = np.dtype(value.dtype)
-        self.key_axes = 1 if self._impl is not None else 0
+        self.value: jax.Array | np.ndarray = carried(value) if isinstance(value, np.ndarray) else value
+        self.carried_dtype = np.dtype(self.value.dtype)
+        self.element_axes = self.value.ndim - value.ndim if self._impl is None else 1
 
     @property
     def rows_shape(self) -> tuple[int, ...]:
         """Shape of this host's part: a scalar is a row."""
-        scalar = not self.is_global and self.value.ndim == self.key_axes
+        scalar = not self.is_global and self.value.ndim == self.element_axes
         return (1, *self.value.shape) if scalar else self.value.shape
 
     def held(self) -> dict[Any, Read]:
@@ -53,8 +56,12 @@ class Leaf:
         shards = self.value.addressable_shards
         return {bounds_of(shard.index, self.value.shape): read_from(shard.data) for shard in reversed(shards)}
 
-    def wrapped(self, whole: np.ndarray) -> Any:
-        return whole if self._impl is None else jax.random.wrap_key_data(whole, impl=self._impl)
+    def wrapped(self, whole: np.ndarray, *, keys: bool) -> Any:
+        """The whole that has arrived, in its own dtype; of keys as keys, or else as their data."""
+        if self._impl is not None:
+            return jax.random.wrap_key_data(whole, impl=self._impl) if keys else whole
+        is_own = self.dtype == self.carried_dtype
+        return whole if is_own else np.ndarray(whole.shape[:-1], self.dtype, buffer=whole)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,9 +103,9 @@ def make_plan(leaves: list[Leaf]) -> Plan:
     parts = [iter(post["parts"]) for post in posts]
     for number, leaf in enumerate(leaves):
         if leaf.is_global:
-            for bounds, holders in _holders(leaf.value).items():
-                sent = common if len(holders) == num_ranks else blocks[min(holders)]
-                sent.append(Block(leaf=number, bounds=bounds, dtype=leaf.dtype))
+            for bounds, ranks in holders(leaf.value).items():
+                sent = common if len(ranks) == num_ranks else blocks[min(ranks)]
+                sent.append(Block(leaf=number, bounds=bounds, dtype=leaf.carried_dtype))
             shapes.append(leaf.value.shape)
             offsets.append(0)
             continue
@@ -106,23 +113,17 @@ def make_plan(leaves: list[Leaf]) -> Plan:
         starts = np.cumsum([0, *(rows for rows, _ in found)]).tolist()
         for owner, (_, held) in enumerate(found):
             for bounds in held:
-                blocks[owner].append(Block(leaf=number, bounds=moved(bounds, starts[owner], leaf), dtype=leaf.dtype))
+                blocks[owner].append(
+                    Block(leaf=number, bounds=moved(bounds, starts[owner], leaf), dtype=leaf.carried_dtype)
+                )
         shapes.append((starts[-1], *leaf.rows_shape[1:]))
         offsets.append(starts[rank])
     return Plan(shapes=shapes, rows=[Row(sent) for sent in blocks], common=Row(common), offsets=offsets)
 
 
-def _holders(array: Any) -> dict[Any, set[int]]:
-    """For each distinct block the ranks that hold it, in one order on all hosts."""
-    holders: dict[Any, set[int]] = {}
-    for device, index in array.sharding.devices_indices_map(array.shape).items():
-        holders.setdefault(bounds_of(index, array.shape), set()).add(device.process_index)
-    return dict(sorted(holders.items()))
-
-
 def moved(bounds: Any, start: int, leaf: Leaf) -> Any:
     """Bounds within a host's part as bounds within the whole."""
-    if len(bounds) == leaf.key_axes:  # a scalar, or one key: a row
+    if len(bounds) == leaf.element_axes:  # a scalar, or one key: a row
         return ((start, start + 1), *(tuple(pair) for pair in bounds))
     (first, last), *rest = bounds
     return ((first + start, last + start), *(tuple(pair) for pair in rest))

@@ -53,13 +53,15 @@ def gather(tree: PyTree, to: To = "all", *, chunk_bytes: int = CHUNK_BYTES) -> P
     leaves = [Leaf(path_of(keys), value) for keys, value in jax.tree_util.tree_leaves_with_path(tree)]
     plan = make_plan(leaves)
     receives = to == "all" or jax.process_index() == 0
-    wholes = [np.empty(shape, leaf.dtype) for leaf, shape in zip(leaves, plan.shapes, strict=True)] if receives else []
+    arriving = zip(plan.shapes, leaves, strict=True) if receives else ()
+    wholes = [np.empty(shape, leaf.carried_dtype) for shape, leaf in arriving]
     reads = _reads(leaves, plan, plan.rows[jax.process_index()])
     (_to_all if to == "all" else _to_first)(plan.rows, reads, wholes, chunk_bytes)
     if not receives:
         return None
     _keep(plan.common, _reads(leaves, plan, plan.common), wholes, chunk_bytes)
-    results = [leaf.wrapped(whole) if to != "driver" else whole for leaf, whole in zip(leaves, wholes, strict=True)]
+    keys = to != "driver"
+    results = [leaf.wrapped(whole, keys=keys) for leaf, whole in zip(leaves, wholes, strict=True)]
     return jax.tree.unflatten(jax.tree.structure(tree), results)
 
 

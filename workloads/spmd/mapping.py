@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from workloads.spmd import rows
 from workloads.spmd.arguments import Kind, Shards, check_argument, known_kind, seen_by_shard, spec_of
-from workloads.spmd.placing import check_alike, in_host_hands, place
+from workloads.spmd.placing import check_alike, constant, in_host_hands, place
 from workloads.spmd.processes import path_of
 from workloads.spmd.rank_lines import rank_in_lines
 from workloads.spmd.replicated import as_copy, check_proven, verified
@@ -114,6 +114,11 @@ class _Mapped:
             raise ValueError(
                 "uneven='pad': the function must take `mask`, or padded rows would count, and a 'shard' argument"
             )
+        if self.pad and "mask" in kwargtypes:
+            raise ValueError(
+                "uneven='pad': `mask` is what tells the function which rows count, so kwargtypes cannot have an "
+                "argument of that name; give yours another one"
+            )
         self.program = functools.lru_cache(MOST_PROGRAMS)(self._program)
 
     def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
@@ -130,7 +135,7 @@ class _Mapped:
         arrays = self._place(arrays)
         result = self._run(static, count, arrays, proven=traced)
         if self.wrap_return == "rows":
-            return rows.merge_rows(result, count)
+            return rows.merge_rows(result, count, self.shards)
         return result if self.wrap_return is None else self.wrap_return(result)
 
     def _run(self, static: dict[str, Any], count: int | None, arrays: dict[str, Any], proven: bool) -> Any:
@@ -161,10 +166,12 @@ class _Mapped:
         leaves = jax.tree_util.tree_leaves_with_path(arrays)
         held = {path_of(keys): leaf for keys, leaf in leaves if not isinstance(leaf, Tracer) and in_host_hands(leaf)}
         check_alike(held, f"arguments of {self.name} that every host should hold alike")
+        # An array over several hosts could not be a constant of the program that is being traced.
+        as_constants = bool(held) and isinstance(jnp.zeros(()), Tracer)
         placed = {}
         for name, value in arrays.items():
             sharding = NamedSharding(self.shards.mesh, spec_of(self.kinds[name], self.shards))
-            move = functools.partial(_placed, sharding=sharding, donate=name in self.donated)
+            move = functools.partial(_placed, sharding=sharding, donate=name in self.donated, as_constant=as_constants)
             placed[name] = jax.tree.map(move, value)
         return placed
 
@@ -203,9 +210,11 @@ class _Mapped:
         return jax.jit(run, donate_argnums=1)
 
 
-def _placed(leaf: Any, *, sharding: NamedSharding, donate: bool) -> Any:
+def _placed(leaf: Any, *, sharding: NamedSharding, donate: bool, as_constant: bool) -> Any:
     if isinstance(leaf, Tracer | bool | int | float | complex):
         return leaf
+    if as_constant and in_host_hands(leaf):
+        return constant(leaf)
     return place(leaf, sharding, donate=donate)
 
 

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from workloads.integrity.plan import holders
 from workloads.spmd.processes import checker, first_difference, path_of
 
 PyTree = Any
@@ -35,7 +36,8 @@ def shard(tree: PyTree, mesh: Mesh, spec: PyTree, *, host_local: bool = False) -
         The tree with `jax.Array` leaves of that sharding; 64-bit types become 32-bit ones unless `jax_enable_x64`.
 
     Raises:
-        ReplicaDivergenceError: hosts hold different data that should be the same.
+        ReplicaDivergenceError: hosts hold different data that should be the same: all of it, or, if `host_local`, what
+            `spec` copies to several hosts.
         ValueError: rows that do not divide over the mesh; parts of hosts that differ in shape or dtype.
         TimeoutError: naming the processes that did not call.
     """
@@ -57,6 +59,9 @@ def shard(tree: PyTree, mesh: Mesh, spec: PyTree, *, host_local: bool = False) -
         _join(path, leaf, sharding) if host_local and number in held else place(leaf, sharding)
         for number, (path, leaf, sharding) in enumerate(zip(paths, leaves, shardings, strict=True))
     ]
+    if host_local:
+        shared = {paths[number]: placed[number] for number in held if _on_several_hosts(placed[number])}
+        check_alike(shared, "parts of which several hosts hold copies")
     return jax.tree.unflatten(treedef, placed)
 
 
@@ -76,26 +81,47 @@ def check_alike(leaves: dict[str, Any], subject: str) -> None:
         ReplicaDivergenceError: naming leaf, hosts and the first difference.
     """
     if leaves and jax.process_count() > 1:
-        checker().check(leaves, step=0).raise_if_diverged(subject)
+        with jax.ensure_compile_time_eval():
+            checker().check(leaves, step=0).raise_if_diverged(subject)
 
 
 def place(leaf: Any, sharding: NamedSharding, *, donate: bool = False) -> jax.Array:
-    """One leaf that every host holds, or that lies on several, in its new sharding."""
+    """One leaf that every host holds, or that lies on several, in its new sharding; never of a weak type."""
+    if getattr(leaf, "weak_type", False):  # what goes through host memory loses it: so on every layout
+        leaf = jax.lax.convert_element_type(leaf, leaf.dtype)
     if isinstance(leaf, jax.Array) and not in_host_hands(leaf):
         return jax.device_put(leaf, sharding, donate=donate)
     if isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return _as_keys(place(jax.random.key_data(leaf), sharding), leaf)
-    array = np.asarray(leaf)
-    array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
+    array = _canonical(leaf)
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+
+def constant(leaf: Any) -> Any:
+    """One leaf that every host holds, as what a program of all hosts can have for a constant."""
+    if isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        with jax.ensure_compile_time_eval():
+            data = np.asarray(jax.random.key_data(leaf))
+        return _as_keys(data, leaf)
+    return _canonical(leaf)
+
+
+def _canonical(leaf: Any) -> np.ndarray:
+    """As in host memory, in a type that JAX has."""
+    array = np.asarray(leaf)
+    return array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
+
+
+def _on_several_hosts(array: jax.Array) -> bool:
+    """Whether some block of it lies on more than one."""
+    return any(len(ranks) > 1 for ranks in holders(array).values())
 
 
 def _join(path: str, leaf: Any, sharding: NamedSharding) -> jax.Array:
     """One leaf from the parts of all hosts."""
     if isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return _as_keys(_join(path, jax.random.key_data(leaf), sharding), leaf)
-    array = np.asarray(leaf)
-    array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
+    array = _canonical(leaf)
     try:
         return jax.make_array_from_process_local_data(sharding, array)
     except ValueError as error:
@@ -105,7 +131,7 @@ def _join(path: str, leaf: Any, sharding: NamedSharding) -> jax.Array:
         ) from error
 
 
-def _as_keys(data: jax.Array, like: jax.Array) -> jax.Array:
+def _as_keys(data: jax.Array | np.ndarray, like: jax.Array) -> jax.Array:
     return jax.random.wrap_key_data(data, impl=jax.random.key_impl(like))
 
 

@@ -57,22 +57,32 @@ def pad_rows(batch: PyTree, to: int) -> PyTree:
         if leaf.shape[0] == to:
             return leaf
         module = jnp if isinstance(leaf, jax.Array) else np
-        return module.concatenate([leaf, module.repeat(leaf[-1:], to - leaf.shape[0], axis=0)])
+        with jax.ensure_compile_time_eval():  # under `jit` too, so that what is no tracer stays none and is compared
+            return module.concatenate([leaf, module.repeat(leaf[-1:], to - leaf.shape[0], axis=0)])
 
     return jax.tree.map(pad, batch)
 
 
-def merge_rows(tree: PyTree, count: int | None) -> PyTree:
+def merge_rows(tree: PyTree, count: int | None, shards: Shards) -> PyTree:
     """Shard axis and row axis become one: (shards, rows, ...) to (shards * rows, ...), without what was padded.
 
+    Args:
+        count: rows before padding; None if there was none.
+
     Raises:
-        ValueError: a leaf that has no rows.
+        ValueError: a leaf that has no rows, or of which nobody could tell which rows are of the padding.
     """
+    given = None if count is None else padded(count, shards) // shards.count
     for keys, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if leaf.ndim < 2:
             raise ValueError(f"wrap_return='rows': the function returns a scalar in {path_of(keys)}, which has no rows")
-    return _merge(tree, count)
-
-
-def _merge(tree: PyTree, count: int | None) -> PyTree:
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:count], tree)
+        if given not in (None, leaf.shape[1]):
+            raise ValueError(
+                f"wrap_return='rows' with uneven='pad': the function gets {given} rows a shard and returns "
+                f"{leaf.shape[1]} in {path_of(keys)}, so which of them are padding cannot be told; return a row for "
+                "each row, or leave out wrap_return and merge the stacked result yourself"
+            )
+    # Not `[:count]`, which makes an array of each host's own where rows have no width.
+    return jax.tree.map(
+        lambda leaf: jax.lax.slice_in_dim(leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:]), 0, count), tree
+    )

@@ -13,8 +13,8 @@ import numpy as np
 
 from workloads.integrity.plan import Bounds
 
-# No element is wider, so that a stretch that begins and ends at multiples of it cuts none; and memory that begins at
-# one is given to a CPU device as it lies.
+# Elements divide it (see `carried`), so that a stretch that begins and ends at multiples of it cuts none; and memory
+# that begins at one is given to a CPU device as it lies.
 ALIGNMENT = 64
 LEAST_PIECE_BYTES = 4096
 # A launch costs a CPU's collectives about a millisecond; larger pieces leave the processor's cache.
@@ -137,6 +137,13 @@ def piece_bytes(most: int, length: int) -> int:
     """
     wanted = max(LEAST_PIECE_BYTES, min(most, length, MOST_PIECE_BYTES))
     return -(-wanted // ALIGNMENT) * ALIGNMENT
+
+
+def carried(array: np.ndarray) -> np.ndarray:
+    """An array as a row carries it: where elements would be cut (text, structs), as their bytes in a new last axis."""
+    if array.itemsize and ALIGNMENT % array.itemsize == 0:
+        return array
+    return np.ndarray((*array.shape, array.itemsize), np.uint8, buffer=np.require(array, requirements="C"))
 
 
 def read_from(data: jax.Array | np.ndarray) -> Read:
