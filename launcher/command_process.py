@@ -216,7 +216,7 @@ def attempt_variables(task: RankTask, output: Path, storage: str) -> dict[str, s
 
 def unpack_folder(archive: Path, target: Path) -> None:
     """Unpacks a user's folder; nothing in it lands outside."""
-    target.mkdir(parents=True)
+    target.mkdir(parents=True, exist_ok=True)
     safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # Python 3.11.4 on; the archive is our own
     with tarfile.open(archive) as source:
         source.extractall(target, **safely)  # type: ignore[arg-type]

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from launcher.command_process import Activation, unpack_folder
 
+from launcher.whole_folder import made_whole
 INSPECTION_TIMEOUT_S = 90.0
 NO_DEVICES = {"JAX_PLATFORMS": "cpu"}  # a rank may hold them, and a module may make arrays when it is imported
 
@@ -24,14 +24,16 @@ async def user_folder(host: Path, digest: str, name: str) -> Path:
     """
     target = host / "folders" / digest
     if not target.exists():
-        partial = target.with_name(f".{digest}")
-        await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
-        await asyncio.to_thread(unpack_folder, host / "files" / digest / name, partial)
-        partial.rename(target)
+        await asyncio.to_thread(_unpack_whole, host / "files" / digest / name, target)
     return target
 
 
 async def inspect(
+def _unpack_whole(archive: Path, target: Path) -> None:
+    with made_whole(target) as partial:
+        unpack_folder(archive, partial)
+
+
     question: Mapping[str, Any], environment: Mapping[str, str], folder: Path, own: Activation | None
 ) -> dict[str, Any]:
     """What `launcher.rank.inspect_workload` says; `refused` where it says nothing.
