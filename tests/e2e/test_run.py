@@ -255,11 +255,11 @@ def test_a_script_goes_on_from_what_it_has_saved(user: Cli) -> None:
         saved.write_text("20")
         if step == 0 and rank == "1":
             os.kill(os.getpid(), signal.SIGKILL)
-        pathlib.Path(os.environ["SPMD_LAUNCH_JOB_DIR"], "done.txt").write_text(f"{step}")
+        pathlib.Path(os.environ["SPMD_LAUNCH_JOB_DIR"], "summary.json").write_text(f"{step}")
     """)  # fmt: skip
     out = user("run", "--name", "saves", "--max-failures", "1", "--", "python", "saves.py")
     assert "rank 1 on host shared-1 was killed by signal 9 (SIGKILL)" in out and "attempt 2 starts from 20" in out
-    assert (user.home / "jobs" / "saves" / "results" / "done.txt").read_text() == "20"
+    assert (user.home / "jobs" / "saves" / "results" / "summary.json").read_text() == "20"  # the script's, not ours
 
 
 def test_any_command_runs_and_sees_the_files_that_git_does_not_ignore(user: Cli) -> None:
