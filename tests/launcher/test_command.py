@@ -63,7 +63,8 @@ def test_what_is_no_variable_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     "line",
     ["python train.py", "python -u ./train.py -x", "python -m absent", "python -c pass", "./job.sh", "bash absent.sh",
-     "/opt/bin/tool", "python /data/other.py", "python src"],
+     "/opt/bin/tool", "python /data/other.py", "python src",
+     "python -um absent", "python link/a.py"],
 )  # fmt: skip
 def test_what_travels_or_is_on_the_hosts_may_run(tmp_path: Path, line: str) -> None:
     make_project(tmp_path)
@@ -78,6 +79,8 @@ def test_what_travels_or_is_on_the_hosts_may_run(tmp_path: Path, line: str) -> N
         ("./train.py", "cannot be executed: chmod"),
         ("python private.py", "does not travel to the hosts"),
         ("python ../outside.py", "does not travel to the hosts"),
+    (tmp_path / "src" / "a.py").write_text("")
+    (tmp_path / "link").symlink_to("src")
     ],
 )
 def test_what_does_not_travel_is_refused(tmp_path: Path, line: str, words: str) -> None:
