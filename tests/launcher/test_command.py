@@ -29,11 +29,20 @@ def test_which_programs_are_pythons(program: str, expected: bool) -> None:
         ("python -B -c pass a", "python -B", "-c pass a"),
     ],
 )
+        ("python -um pkg.train -v", "python -u", "-m pkg.train -v"),
+        ("python -mpkg data.csv", "python", "-m pkg data.csv"),
+        ("python -Bucpass a", "python -Bu", "-c pass a"),
+        ("python -uW ignore -Xdev -Werror a.py", "python -uW ignore -Xdev -Werror", "a.py"),
+        ("python -BX dev -m pkg", "python -BX dev", "-m pkg"),
+        ("python --check-hash-based-pycs never a.py", "python --check-hash-based-pycs never", "a.py"),
+        ("python -u -- a.py -m x", "python -u", "a.py -m x"),
 def test_a_pythons_command_line_is_split(line: str, options: str, script: str) -> None:
     assert interpreter_words(line.split()) == (options.split(), script.split())
 
 
-@pytest.mark.parametrize("line", ["python", "python -V", "python -", "python -m", "python -X dev"])
+@pytest.mark.parametrize(
+    "line", ["python", "python -V", "python -", "python -m", "python -X dev", "python -um", "python -u --"]
+)
 def test_a_python_that_runs_nothing_of_the_users_is_left_alone(line: str) -> None:
     assert interpreter_words(line.split()) is None
     words, follows = rank_words(line.split(), Path("/code"), "/env/python")
