@@ -139,11 +139,13 @@ class Executed:
     Attributes:
         code: its exit code; minus the number of the signal that ended it; None: it did not end in time.
         output: both streams, the last MAX_OUTPUT bytes.
+        num_cut: bytes of output before these.
         error: why there is none, if it could not be started.
     """
 
     code: int | None
     output: bytes = b""
+    num_cut: int = 0
     error: str = ""
 
 
@@ -157,7 +159,7 @@ async def execute(words: Sequence[str], environment: Mapping[str, str], work: Pa
         )  # fmt: skip
     except OSError as error:
         return Executed(code=None, error=f"{words[0]}: {error.strerror}")
-    output = bytearray()
+    output = Tail()
     reading = asyncio.ensure_future(_read(process, output))
     await asyncio.wait([reading], timeout=timeout_s)
     in_time = reading.done()
@@ -167,14 +169,26 @@ async def execute(words: Sequence[str], environment: Mapping[str, str], work: Pa
     await process.wait()
     await asyncio.wait([reading], timeout=DRAIN_S)  # what has left its group may hold the pipe open
     reading.cancel()
-    return Executed(code=code, output=bytes(output))
+    return Executed(code=code, output=bytes(output.data), num_cut=output.num_cut)
 
 
-async def _read(process: asyncio.subprocess.Process, output: bytearray) -> None:
+class Tail:
+    """The last MAX_OUTPUT bytes of what is added."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.num_cut = 0
+
+    def add(self, piece: bytes) -> None:
+        self.data += piece
+        self.num_cut += max(0, len(self.data) - MAX_OUTPUT)
+        del self.data[:-MAX_OUTPUT]
+
+
+async def _read(process: asyncio.subprocess.Process, output: Tail) -> None:
     assert process.stdout is not None
     while piece := await process.stdout.read(1 << 16):
-        output += piece
-        del output[:-MAX_OUTPUT]
+        output.add(piece)
 
 
 async def _wait(process: asyncio.subprocess.Process, exited: "asyncio.Future[Exit]") -> None:

@@ -144,7 +144,8 @@ async def _execute(pool: HostPool, host: str, words: Sequence[str], timeout_s: f
         done: Executed = await asyncio.wait_for(asked, timeout_s + STATE_TIMEOUT_S)
     except (RayError, TimeoutError) as error:
         done = Executed(code=None, error=f"its agent does not answer ({type(error).__name__})")
-    return {"host": host, "code": done.code, "output": done.output.decode(errors="replace"), "error": done.error}
+    output = done.output.decode(errors="replace")
+    return {"host": host, "code": done.code, "output": output, "num_cut": done.num_cut, "error": done.error}
 
 
 async def sockets(pool: HostPool) -> Message:

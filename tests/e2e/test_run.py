@@ -326,6 +326,7 @@ def test_exec_runs_on_the_hosts_beside_a_job(user: Cli) -> None:
         assert user("exec", "--rank", "1", "--", "python", "-c", "import jax; print(jax.device_count())") == "[1] 2\n"
         failed = user("exec", "--rank", "0", "--", "bash", "-c", "exit 3", code=1)
         assert "shared-0: exit code 3" in failed
+        assert "the first 2.0 MB of its output are cut" in user("exec", "--", "bash", "-c", "yes | head -c 3000000")
         assert "ended after 1 s" in user("exec", "--timeout", "1", "--", "sleep", "30", code=1)
         assert "No such file" in user("exec", "--", "no-such-program", code=1)
         assert "from 0 to 1" in user("exec", "--rank", "2", "--", "true", code=2)
