@@ -11,6 +11,7 @@ from launcher.faults import Fault
 from launcher.job import JobSpec
 
 AGENT_RESTARTED = "the agent of this host was ended and started again"
+ANSWER = "spmd-launch answers: "  # where a process that runs the user's code too says what it was asked
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import Any
 import ray
 
 from launcher.errors import FailureError
+from launcher.whole_folder import made_whole
 
 
 class BlobStore:
@@ -73,7 +74,5 @@ def store_file(folder: Path, name: str, data: bytes) -> None:
     """Keeps an input file on a host, in a folder that appears complete or not at all."""
     if folder.exists():
         return
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}")
-    partial.mkdir()
-    (partial / name).write_bytes(data)
-    partial.rename(folder)
+    with made_whole(folder) as partial:
+        (partial / name).write_bytes(data)

@@ -1,13 +1,13 @@
 """The copy of our packages that a job runs: digested, packed, and unpacked on each host once per digest."""
 
-import contextlib
 import dataclasses
 import hashlib
 import io
 import os
-import shutil
 import zipfile
 from pathlib import Path
+
+from launcher.whole_folder import made_whole
 
 PACKAGES = ("launcher", "cluster", "workloads")
 _LEFT_OUT = {"__pycache__", ".mypy_cache", ".ruff_cache"}
@@ -68,9 +68,7 @@ def unpack(archive: bytes, folder: Path, expected_digest: str) -> None:
     """
     if folder.exists():
         return
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
+    with made_whole(folder) as partial:
         with zipfile.ZipFile(io.BytesIO(archive)) as source:
             for info in source.infolist():
                 path = Path(source.extract(info, partial))
@@ -78,10 +76,6 @@ def unpack(archive: bytes, folder: Path, expected_digest: str) -> None:
         found = digest_code(read_code(partial))
         if found != expected_digest:
             raise ValueError(f"the code that arrived has digest {found}, expected {expected_digest}")
-        with contextlib.suppress(OSError):  # another process was first with the same content
-            partial.rename(folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _read(root: Path, path: Path) -> CodeFile:

@@ -15,6 +15,7 @@ from typing import Protocol
 from launcher.attempt import RankTask
 from launcher.command import FOLDER, NoProgramError, interpreter_words, is_python
 from launcher.rank_process import Exit, RankProcess, keep
+from launcher.written_files import note_unpacked
 
 MAX_OUTPUT = 2**20
 DRAIN_S = 1.0
@@ -61,6 +62,7 @@ async def start_command(
     work, output = folder / "work", folder / "output"
     digest, name = task.files[FOLDER]
     await asyncio.to_thread(unpack_folder, host / "files" / digest / name, work)
+    await asyncio.to_thread(note_unpacked, work)
     (output / "results").mkdir(parents=True, exist_ok=True)
     storage = str(host / "storage" / Path(task.storage).name) if task.own_disk else task.storage
     if "://" not in storage:
@@ -140,11 +142,13 @@ class Executed:
     Attributes:
         code: its exit code; minus the number of the signal that ended it; None: it did not end in time.
         output: both streams, the last MAX_OUTPUT bytes.
+        num_cut: bytes of output before these.
         error: why there is none, if it could not be started.
     """
 
     code: int | None
     output: bytes = b""
+    num_cut: int = 0
     error: str = ""
 
 
@@ -158,7 +162,7 @@ async def execute(words: Sequence[str], environment: Mapping[str, str], work: Pa
         )  # fmt: skip
     except OSError as error:
         return Executed(code=None, error=f"{words[0]}: {error.strerror}")
-    output = bytearray()
+    output = Tail()
     reading = asyncio.ensure_future(_read(process, output))
     await asyncio.wait([reading], timeout=timeout_s)
     in_time = reading.done()
@@ -168,14 +172,26 @@ async def execute(words: Sequence[str], environment: Mapping[str, str], work: Pa
     await process.wait()
     await asyncio.wait([reading], timeout=DRAIN_S)  # what has left its group may hold the pipe open
     reading.cancel()
-    return Executed(code=code, output=bytes(output))
+    return Executed(code=code, output=bytes(output.data), num_cut=output.num_cut)
 
 
-async def _read(process: asyncio.subprocess.Process, output: bytearray) -> None:
+class Tail:
+    """The last MAX_OUTPUT bytes of what is added."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.num_cut = 0
+
+    def add(self, piece: bytes) -> None:
+        self.data += piece
+        self.num_cut += max(0, len(self.data) - MAX_OUTPUT)
+        del self.data[:-MAX_OUTPUT]
+
+
+async def _read(process: asyncio.subprocess.Process, output: Tail) -> None:
     assert process.stdout is not None
     while piece := await process.stdout.read(1 << 16):
-        output += piece
-        del output[:-MAX_OUTPUT]
+        output.add(piece)
 
 
 async def _wait(process: asyncio.subprocess.Process, exited: "asyncio.Future[Exit]") -> None:
@@ -227,7 +243,7 @@ def place_toolkit(code: Path, folder: Path) -> Path:
 
 def unpack_folder(archive: Path, target: Path) -> None:
     """Unpacks a user's folder; nothing in it lands outside."""
-    target.mkdir(parents=True)
+    target.mkdir(parents=True, exist_ok=True)
     safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # Python 3.11.4 on; the archive is our own
     with tarfile.open(archive) as source:
         source.extractall(target, **safely)  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 """One attempt on one host, as its agent sees it: the rank process, what it has said, how it ended."""
 
 import asyncio
+import codecs
 import contextlib
 import dataclasses
 import re
@@ -50,6 +51,7 @@ class HostAttempt:
         self.coordinator: Message | None = None  # where this rank has told that it serves, if it does
         self.calls = RankCalls(folder / "calls", process, self.ended)
         self._log_position = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")  # a character may come in two reads
         self._events_to_log = 0  # events up to the last that has text of the log
         self._events: list[Message] = []  # those that the supervisor may not have received
         self._num_dropped = 0
@@ -134,9 +136,9 @@ class HostAttempt:
         while not waiter.done():
             await asyncio.wait([waiter], timeout=LOG_PERIOD_S)
             self._pass_on_log()
-        self._pass_on_log()
+        self._pass_on_log(ended=True)
         if self.task.command is not None and self.task.rank == 0:
-            for line in await asyncio.to_thread(bring_back, self.folder / "work", self.output / "results"):
+            for line in await self._bring_back():
                 self._add({"type": "log", "text": f"{line}\n"})
         end = waiter.result()
         shutil.rmtree(self.folder / "tls", ignore_errors=True)  # its key is of no use now, but to a thief
@@ -149,6 +151,12 @@ class HostAttempt:
         lost = {"lost": end.lost} if end.lost else {}
         self._add({"type": "exit", "code": end.code, **how, "memory": memory, **lost})
         self.ended.set()
+
+    async def _bring_back(self) -> list[str]:
+        try:
+            return await asyncio.to_thread(bring_back, self.folder / "work", self.output / "results")
+        except (OSError, ValueError) as error:  # the end of the process is told, whatever becomes of its files
+            return [f"spmd-launch: what was written into the folder is removed with it, as it cannot come: {error}"]
 
     async def speak(self) -> None:
         """Says that the process is there, for a command that cannot say so itself."""
@@ -163,16 +171,16 @@ class HostAttempt:
         self._events.append({**event, "at": time.monotonic()})
         self._news.set()
 
-    def _pass_on_log(self) -> None:
+    def _pass_on_log(self, *, ended: bool = False) -> None:
         if not self.log.exists():
             return
         with self.log.open("rb") as file:
             file.seek(self._log_position)
             data = file.read()
-        if data:
-            self._add({"type": "log", "text": data.decode(errors="replace")})
+        self._log_position += len(data)
+        if text := self._decoder.decode(data, final=ended):
+            self._add({"type": "log", "text": text})
             self._events_to_log = self._num_dropped + len(self._events)
-            self._log_position += len(data)
 
 
 def _was_abandoned(log: Path) -> bool:

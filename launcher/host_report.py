@@ -2,10 +2,11 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
+from typing import TypeVar
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 
 from cluster.host_environment import MAKE_TIMEOUT_S
 from cluster.record import Cluster
@@ -14,22 +15,24 @@ from launcher.command_process import Executed
 from launcher.errors import FailureError
 from launcher.exposure import RAYLET_PORTS
 from launcher.host_pool import HostPool
+from launcher.host_sockets import HostSockets
 from launcher.lock_requirements import NO_UV
 from launcher.lock_requirements import TIMEOUT_S as LOCK_TIMEOUT_S
 from launcher.parity import gather_facts
 from launcher.protocol import Message
 from launcher.user_process import INSPECTION_TIMEOUT_S
 
-FACTS_TIMEOUT_S = 120.0
+FACTS_TIMEOUT_S = 90.0  # shorter than a client waits
 STATE_TIMEOUT_S = 5.0
 LOOK_TIMEOUT_S = STATE_TIMEOUT_S + INSPECTION_TIMEOUT_S
+T = TypeVar("T")
 
 
 async def answer(pool: HostPool, blobs: BlobStore, request: Message) -> Message:
     """Answers a client's request that is about the hosts alone."""
     match request["op"]:
         case "facts":
-            return {"facts": await facts(pool)}
+            return await facts(pool)
         case "sockets":
             return await sockets(pool)
         case "inspect":
@@ -64,10 +67,32 @@ async def _standby(pool: HostPool, host: str) -> str:
     return state
 
 
-async def facts(pool: HostPool) -> list[Message]:
-    """Each host: a `launcher.attempt.HostFacts`."""
-    found = await asyncio.wait_for(gather_facts(list(pool.agents.values())), FACTS_TIMEOUT_S)
-    return [dataclasses.asdict(fact) for fact in found]
+async def facts(pool: HostPool) -> Message:
+    """`facts`: of each host that answers a `launcher.attempt.HostFacts`; `lost`: the names of the others."""
+    lost = await pool.silent(pool.agents, 0.0)
+    agents = [agent for host, agent in pool.agents.items() if host not in lost]
+    found = await _answer_of_all(gather_facts(agents))
+    return {"facts": [dataclasses.asdict(fact) for fact in found], "lost": lost}
+
+
+async def _answer_of_all(asked: Awaitable[T]) -> T:
+    """What hosts say that have answered just now.
+
+    Raises:
+        FailureError: one of them does not any more, or cannot look.
+    """
+    try:
+        return await asyncio.wait_for(asked, FACTS_TIMEOUT_S)
+    except RayTaskError as error:
+        raise FailureError(f"a host cannot look at itself: {_in_words(error)}") from error
+    except (RayError, TimeoutError) as error:
+        why = f"does not answer any more, or not within {FACTS_TIMEOUT_S:g} s ({type(error).__name__})"
+        raise FailureError(f"a host that has answered at first {why}; see `spmd-launch status`") from error
+
+
+def _in_words(error: RayTaskError) -> str:
+    """What an agent has raised: its host is not lost."""
+    return f"{type(error.cause).__name__}: {error.cause}"
 
 
 async def inspect(pool: HostPool, blobs: BlobStore, request: Message) -> Message:
@@ -89,6 +114,8 @@ async def inspect(pool: HostPool, blobs: BlobStore, request: Message) -> Message
         try:
             await asyncio.wait_for(ship(blobs, [agent], code, files), LOOK_TIMEOUT_S)
             answer: Message = await asyncio.wait_for(agent.inspect.remote(question, code, folder, lock), timeout_s)
+        except RayTaskError as error:
+            raise FailureError(f"host {host} could not look at the workload: {_in_words(error)}") from error
         except (RayError, TimeoutError):
             return {}
         return {host: answer}
@@ -118,6 +145,8 @@ async def lock(pool: HostPool, request: Message) -> Message:
                 asked_of.remote(request["requirements"], request["variables"], request["beneath"]),
                 STATE_TIMEOUT_S + LOCK_TIMEOUT_S,
             )
+        except RayTaskError as error:
+            raise FailureError(f"host {host} could not resolve it: {_in_words(error)}") from error
         except (RayError, TimeoutError):
             continue  # that host is lost
         return answer
@@ -142,15 +171,24 @@ async def _execute(pool: HostPool, host: str, words: Sequence[str], timeout_s: f
     asked = pool.agents[host].execute.remote(list(words), timeout_s)
     try:
         done: Executed = await asyncio.wait_for(asked, timeout_s + STATE_TIMEOUT_S)
+    except RayTaskError as error:
+        done = Executed(code=None, error=f"its agent could not run it: {_in_words(error)}")
     except (RayError, TimeoutError) as error:
         done = Executed(code=None, error=f"its agent does not answer ({type(error).__name__})")
-    return {"host": host, "code": done.code, "output": done.output.decode(errors="replace"), "error": done.error}
+    output = done.output.decode(errors="replace")
+    return {"host": host, "code": done.code, "output": output, "num_cut": done.num_cut, "error": done.error}
 
 
 async def sockets(pool: HostPool) -> Message:
-    """What each host listens on, and the names of the raylets' ports; see `launcher.exposure`."""
-    agents = pool.agents.values()
-    seen = await asyncio.wait_for(asyncio.gather(*(agent.sockets.remote() for agent in agents)), FACTS_TIMEOUT_S)
+    """What each host listens on, and the names of the raylets' ports; see `launcher.exposure`.
+
+    Raises:
+        FailureError: a host is lost, without which nobody can say whom a firewall must let in.
+    """
+    if lost := await pool.silent(pool.agents, 0.0):
+        raise FailureError(f"host {', '.join(lost)} does not answer: `spmd-launch up FILE` brings back what can be")
+    asked = asyncio.gather(*(agent.sockets.remote() for agent in pool.agents.values()))
+    seen: list[HostSockets] = await _answer_of_all(asked)
     nodes = [node for node in await asyncio.to_thread(ray.nodes) if node["Alive"]]
     return {
         "hosts": [host.to_json() for host in seen],

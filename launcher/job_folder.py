@@ -5,7 +5,8 @@ events.jsonl    what happened, one object a line: `at` (seconds on the superviso
                 was submitted), `type`, and `rank` where a rank said it
 metrics.jsonl   what ranks reported: `at`, `rank`, `step`, `total`, and the metrics by name
 logs/           attempt-N.rank-K.log: standard output and error of that process
-results/        files that rank 0 left as results
+results/        files that rank 0 left as results, and of a workload summary.json
+summary.json    of a command
 plots/          and as pictures
 events.out.tfevents.*   what rank 0 reported, for TensorBoard: `launcher.event_file`
 plugins/        profiles, for XProf and TensorBoard: `launcher.profiles`

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.record import write_json
+from launcher.job_folder import JobFolder
 
 PIECE_BYTES = 16 * 2**20
 
@@ -31,7 +32,7 @@ async def collect_outputs(agent: Any, attempt_id: str, folder: Path, only: Colle
 
 
 def write_summary(folder: Path, result: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Writes `results/summary.json`: metrics, digest, integrity and diagnostics; returns the short part.
+    """Writes the summary: metrics, digest, integrity and diagnostics; returns the short part.
 
     Args:
         folder: the job's.
@@ -43,8 +44,14 @@ def write_summary(folder: Path, result: Mapping[str, Any], verdicts: Sequence[Ma
         "result_digest": result["result_digest"],
         "integrity": summarize_verdicts(verdicts),
     }
-    write_json(folder / "results" / "summary.json", {**short, "diagnostics": result["diagnostics"]})
+    write_json(_summary(folder), {**short, "diagnostics": result["diagnostics"]})
     return short
+
+
+def _summary(folder: Path) -> Path:
+    """A workload's lies among its results; that of a command beside them, where a `summary.json` is the user's."""
+    is_command = JobFolder(folder).job()["spec"].get("command") is not None
+    return folder / "summary.json" if is_command else folder / "results" / "summary.json"
 
 
 def summarize_verdicts(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -67,8 +74,8 @@ def summarize_verdicts(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def read_summary(folder: Path) -> dict[str, Any] | None:
-    """`results/summary.json`, or None if the job left none."""
-    path = folder / "results" / "summary.json"
+    """What `write_summary` wrote, or None if the job left none."""
+    path = _summary(folder)
     if not path.exists():
         return None
     summary: dict[str, Any] = json.loads(path.read_text())

@@ -85,8 +85,9 @@ def _require_file(word: str, folder: Path, travelling: Sequence[str], *, executa
         raise UserError(f"there is no {word} in {folder}, the folder that travels to the hosts")
     if path.is_file() and executable and not os.access(path, os.X_OK):
         raise UserError(f"{word} cannot be executed: chmod +x {word}, or name the program that reads it")
-    place = os.path.normpath(word)
-    if path.is_file() and place not in travelling:
+    place = Path(os.path.normpath(word))
+    ways = {str(part) for part in (place, *place.parents)}  # a link to its folder travels as one
+    if path.is_file() and ways.isdisjoint(travelling):
         raise UserError(f"{word} does not travel to the hosts: it lies outside of {folder}, or Git ignores it")
 
 

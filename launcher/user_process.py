@@ -2,13 +2,14 @@
 
 import asyncio
 import json
-import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from launcher.attempt import ANSWER
 from launcher.command_process import Activation, unpack_folder
+from launcher.whole_folder import made_whole
 
 INSPECTION_TIMEOUT_S = 90.0
 NO_DEVICES = {"JAX_PLATFORMS": "cpu"}  # a rank may hold them, and a module may make arrays when it is imported
@@ -24,11 +25,13 @@ async def user_folder(host: Path, digest: str, name: str) -> Path:
     """
     target = host / "folders" / digest
     if not target.exists():
-        partial = target.with_name(f".{digest}")
-        await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
-        await asyncio.to_thread(unpack_folder, host / "files" / digest / name, partial)
-        partial.rename(target)
+        await asyncio.to_thread(_unpack_whole, host / "files" / digest / name, target)
     return target
+
+
+def _unpack_whole(archive: Path, target: Path) -> None:
+    with made_whole(target) as partial:
+        unpack_folder(archive, partial)
 
 
 async def inspect(
@@ -54,8 +57,9 @@ async def inspect(
         process.kill()
         await process.wait()
         return {"refused": f"{question['workload']}: importing it took more than {INSPECTION_TIMEOUT_S:g} s on a host"}
-    if process.returncode:
-        lines = errors.decode(errors="replace").strip().splitlines() or ["no message"]
-        return {"refused": f"{question['workload']}: its process ended with code {process.returncode}: {lines[-1]}"}
-    answer: dict[str, Any] = json.loads(output.decode().strip().splitlines()[-1])
-    return answer
+    for line in reversed(output.decode(errors="replace").splitlines()):
+        if line.startswith(ANSWER):
+            answer: dict[str, Any] = json.loads(line.removeprefix(ANSWER))
+            return answer
+    lines = errors.decode(errors="replace").strip().splitlines() or ["no message"]
+    return {"refused": f"{question['workload']}: its process ended with code {process.returncode}: {lines[-1]}"}

@@ -129,9 +129,15 @@ def examine(name: str) -> dict[str, Any]:
         return report
     try:
         with Connection(cluster.socket) as connection:
-            facts = [HostFacts(**fact) for fact in connection.ask({"op": "facts"})["facts"]]
+            answer = connection.ask({"op": "facts"})
+            facts, lost = [HostFacts(**fact) for fact in answer["facts"]], answer["lost"]
     except FailureError as error:
         report["problems"].append(f"cluster {name}: {error}")
+        return report
+    if lost:
+        back = "`spmd-launch up FILE` brings back what can be"
+        report["problems"].append(f"cluster {name}: host {', '.join(lost)} does not answer: {back}")
+    if not facts:
         return report
     differences = compare(facts, cluster.spec.devices_per_host, cluster.spec.jax_hardware)
     report["facts"] = [vars(fact) for fact in facts]

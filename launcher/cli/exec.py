@@ -8,6 +8,7 @@ from launcher.choose import choose_cluster
 from launcher.cli.console import show_json
 from launcher.errors import UserError
 from launcher.protocol import Connection
+from launcher.words import number_of_bytes
 
 ANSWER_S = 30.0  # beyond the command's own time
 
@@ -39,6 +40,9 @@ def execute(words: tuple[str, ...], cluster: str | None, rank: int | None, timeo
 
 
 def _show(rank: int, answer: dict[str, str | int | None], timeout_s: float) -> None:
+    if num_cut := answer.get("num_cut"):
+        cut = number_of_bytes(int(num_cut))
+        click.echo(f"[{rank}] {answer['host']}: the first {cut} of its output are cut: write it to a file", err=True)
     for line in str(answer["output"]).splitlines():
         click.echo(f"[{rank}] {line}")
     if answer["error"]:

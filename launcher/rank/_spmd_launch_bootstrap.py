@@ -126,10 +126,17 @@ def main() -> None:
     os.set_inheritable(descriptor, False)
     sys.meta_path.insert(0, PrivateFinder(Path(os.environ.pop("SPMD_LAUNCH_CODE"))))
     script: Any = importlib.import_module(f"{PRIVATE}.launcher.rank.script")
-    rank = script.ScriptRank(descriptor, float(os.environ["SPMD_LAUNCH_LEASE_S"]))
-    sys.excepthook = rank.except_hook(not_shown=(__file__, "<frozen runpy>", "<frozen importlib._bootstrap>"))
+    not_shown = (__file__, "<frozen runpy>", "<frozen importlib._bootstrap>")
+    rank = script.ScriptRank(descriptor, float(os.environ["SPMD_LAUNCH_LEASE_S"]), not_shown)
+    sys.excepthook = rank.show
     sys.meta_path.insert(0, AfterImport("jax._src.distributed", rank.tie))
-    run(words)
+    try:
+        run(words)
+    except SystemExit:
+        raise
+    except BaseException as error:  # here, as the script may have an excepthook of its own
+        rank.tell(error)
+        raise
 
 
 if __name__ == "__main__":

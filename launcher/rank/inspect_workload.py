@@ -1,8 +1,9 @@
 """Looks at a workload with what of it is the user's: `python -m launcher.rank.inspect_workload`, a process of its own.
 
-Its input is a line of JSON: `workload`, `folder`, `settings`, `num_hosts`, `devices_per_host`. The last line that it
-prints is JSON too: `params`, `package` (that offers the workload, if one does), and where there are settings `config`,
-every parameter with its value; or `refused`, which is the user's mistake; or `absent`, where no package here has it.
+Its input is a line of JSON: `workload`, `folder`, `settings`, `num_hosts`, `devices_per_host`. The line that it prints
+after ANSWER, among whatever the user's code prints, is JSON too: `params`, `package` (that offers the workload, if one
+does), and where there are settings `config`, every parameter with its value; or `refused`, which is the user's mistake;
+or `absent`, where no package here has it.
 """
 
 import dataclasses
@@ -14,7 +15,7 @@ from typing import Any
 
 import jax
 
-from launcher.attempt import jax_config
+from launcher.attempt import ANSWER, jax_config
 from workloads.errors import ConfigError
 from workloads.layout import Layout
 from workloads.params import describe, file_params, function_params, parse
@@ -27,6 +28,8 @@ HINT = (
     "with `spmd-launch run -- python FILE`"
 )
 
+EXIT_HINT = '\nIt ends Python when it is imported: have it do so below `if __name__ == "__main__":`'
+
 
 def main() -> None:
     question = json.loads(sys.stdin.readline())
@@ -34,18 +37,18 @@ def main() -> None:
         answer = look(question)
     except ConfigError as error:
         answer = {"refused": str(error)}
-    except Exception as error:  # noqa: BLE001 - whatever the user's module raises when it is imported is told
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's module raises is told
         answer = {"refused": _in_words(question, error)}
-    print(f"\n{json.dumps(answer)}", flush=True)
+    print(f"\n{ANSWER}{json.dumps(answer)}", flush=True)
 
 
-def _in_words(question: dict[str, Any], error: Exception) -> str:
+def _in_words(question: dict[str, Any], error: BaseException) -> str:
     """What the user's module raised, from its first frame on, and what to do where that is known."""
     folder, trace = question["folder"], error.__traceback__
     while trace is not None and not trace.tb_frame.f_code.co_filename.startswith(folder):
         trace = trace.tb_next
     text = "".join(traceback.format_exception(type(error), error, trace)).rstrip().replace(f"{folder}/", "")
-    hint = HINT if "distributed.initialize" in text else ""
+    hint = HINT if "distributed.initialize" in text else EXIT_HINT if isinstance(error, SystemExit) else ""
     return f"{question['workload']}: code of yours cannot be imported on the hosts:\n{text}{hint}"
 
 

@@ -20,7 +20,6 @@ from launcher.rank.memory import host_bytes
 from launcher.rank.progress import Progress
 
 KNOWS = ("cause", "suspects", "ranks")  # what an error of ours may know: see `launcher.job.RankEnd`
-OWN_ARGUMENTS = ("coordinator_address", "num_processes", "process_id")
 # The watchdog names who does not come after five minutes; JAX itself would blame whoever waits.
 INITIALIZATION_TIMEOUT_S = 1200
 JAX_TIMEOUT_S = 300
@@ -32,9 +31,10 @@ class ScriptRank:
     Args:
         descriptor: to the agent.
         lease_s: the longest silence of the agent that this process survives, in seconds.
+        not_shown: files that run the script: their frames are left out at the beginning of a traceback.
     """
 
-    def __init__(self, descriptor: int, lease_s: float):
+    def __init__(self, descriptor: int, lease_s: float, not_shown: Sequence[str]):
         die_with_parent()
         self._control = Control(descriptor, lease_s)
         self._assignment = self._control.receive()
@@ -42,34 +42,34 @@ class ScriptRank:
         self._progress.start()
         self._progress.emit({"type": "phase", "phase": PHASE})
         self._pid = os.getpid()
+        self._not_shown = not_shown
         self._address = ""  # of the coordination service
 
     # -- how it ends
 
-    def except_hook(self, not_shown: Sequence[str]) -> Callable[..., None]:
-        """For `sys.excepthook`: tells the agent what the script raised, before anything waits for its peers.
+    def show(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        """For `sys.excepthook`: as Python does it, without the frames that run the script."""
+        trace = self._of_the_script(trace)
+        sys.__excepthook__(kind, error.with_traceback(trace), trace)
 
-        Args:
-            not_shown: files whose frames are left out at the beginning: those that run the script.
-        """
-
-        def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-            while trace is not None and trace.tb_frame.f_code.co_filename in not_shown:
-                trace = trace.tb_next
-            if os.getpid() == self._pid:  # a child of the script's is no rank
-                self._tell(kind, error, trace)
-            sys.__excepthook__(kind, error.with_traceback(trace), trace)
-
-        return hook
-
-    def _tell(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def tell(self, error: BaseException) -> None:
+        """Tells the agent what the script raised; call it before anything waits for its peers."""
+        if os.getpid() != self._pid:  # a child of the script's is no rank
+            return
+        kind = type(error)
         details: Message = {"type": kind.__name__, "message": str(error)}
+        trace = self._of_the_script(error.__traceback__)
         details["traceback"] = "".join(traceback.format_exception(kind, error, trace))
         if kind.__module__.partition(".")[0] == __name__.partition(".")[0]:  # what our own checks say of the ranks
             details |= {name: getattr(error, name) for name in KNOWS if hasattr(error, name)}
         if isinstance(error, MemoryError):
             details["memory"] = {"peak_bytes": 0, "host_bytes": host_bytes()}
         self._control.send({"type": "error", "error": details})
+
+    def _of_the_script(self, trace: TracebackType | None) -> TracebackType | None:
+        while trace is not None and trace.tb_frame.f_code.co_filename in self._not_shown:
+            trace = trace.tb_next
+        return trace
 
     # -- how it finds its peers
 
@@ -114,9 +114,10 @@ class ScriptRank:
         def initialize(state: Any, *arguments: Any, **named: Any) -> None:
             given = signature.bind(state, *arguments, **named).arguments
             self._progress.emit({"type": "phase", "phase": "rendezvous"})
-            if any(given.get(name) is not None for name in OWN_ARGUMENTS) or "JAX_COORDINATOR_ADDRESS" in os.environ:
+            if given.get("coordinator_address") or os.environ.get("JAX_COORDINATOR_ADDRESS"):
                 original(**{"self": state, **given})  # the script knows better
-            else:
+            else:  # JAX asks us for whatever else is not given
+                self._require_own_place(given)
                 self._initialize(lambda more: original(**{"self": state, **given, **more}), given)
             self._progress.emit({"type": "phase", "phase": PHASE})
             self._compare_programs(state)
@@ -129,8 +130,23 @@ class ScriptRank:
             self._address = self._control.receive()["address"]
         return self._address
 
+    def _require_own_place(self, given: Message) -> None:
+        """Refuses a place where no process would serve, or some would wait for ever.
+
+        Raises:
+            ValueError: with what was given and what would do.
+        """
+        own = self._assignment
+        rank, count = given.get("process_id"), given.get("num_processes")
+        if rank not in (None, own["rank"]) or (count is not None and count > own["num_ranks"]):
+            raise ValueError(
+                f"jax.distributed.initialize got process_id={rank}, num_processes={count} and no coordinator_address: "
+                f"expected process_id={own['rank']} and num_processes={own['num_ranks']}, as this rank has them; leave "
+                f"them out, or give coordinator_address too"
+            )
+
     def _initialize(self, initialize: Callable[[Message], None], given: Message) -> None:
-        """A bare call: the service binds this host's address alone, and its peers show certificates."""
+        """No coordinator is given: the service binds this host's address alone, and its peers show certificates."""
         from launcher.rank.mutual_tls import coordinator_event, mutual_tls_options
         from launcher.rank.rendezvous import guard_channels
 

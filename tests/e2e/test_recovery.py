@@ -1,6 +1,7 @@
 """Faults on demand, on real processes: what happened is named, and the job goes on."""
 
 import re
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -111,6 +112,10 @@ def test_a_lost_host_is_done_without_where_allowed(cli: Cli, own: str) -> None:
     out = cli("submit", "psum-check", *STEPS, "--name", "fewer", "--cluster", own, "--inject", fault)
     assert "with 1 of 2 hosts, without own-1" in out
     assert cli.job("fewer")["hosts"] == ["own-0"]
+    began = time.monotonic()
+    assert "host own-1 does not answer: `spmd-launch up FILE`" in cli("doctor", own, code=1)
+    assert "host own-1 does not answer: `spmd-launch up FILE`" in cli("doctor", own, "--security", code=1)
+    assert time.monotonic() - began < 60.0  # of which this machine's own checks take most
 
 
 @pytest.mark.long

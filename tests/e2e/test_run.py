@@ -48,12 +48,14 @@ def log(user: Cli, job: str, rank: int) -> str:
     return (user.home / "jobs" / job / "logs" / f"attempt-1.rank-{rank}.log").read_text()
 
 
-def test_a_script_with_a_bare_initialize_finds_the_others(user: Cli) -> None:
-    write(user, "train.py", SUM)
-    out = user("run", "--name", "bare", "--", "python", "train.py")
+@pytest.mark.parametrize("arguments", ["", "num_processes=2"])
+def test_a_script_that_names_no_coordinator_finds_the_others(user: Cli, arguments: str) -> None:
+    write(user, "train.py", SUM.replace("initialize()", f"initialize({arguments})"))
+    name = f"bare-{len(arguments)}"
+    out = user("run", "--name", name, "--", "python", "train.py")
     assert out.count("total 12.0 over 2 processes and 4 devices") == 2
     assert "exit codes     0 of rank 0, 0 of rank 1" in out
-    (address,) = [event["address"] for event in user.events("bare", "coordinator")]
+    (address,) = [event["address"] for event in user.events(name, "coordinator")]
     assert address.startswith("127.0.0.1:")
 
 
@@ -272,11 +274,11 @@ def test_a_script_goes_on_from_what_it_has_saved(user: Cli) -> None:
         saved.write_text("20")
         if step == 0 and rank == "1":
             os.kill(os.getpid(), signal.SIGKILL)
-        pathlib.Path(os.environ["SPMD_LAUNCH_JOB_DIR"], "done.txt").write_text(f"{step}")
+        pathlib.Path(os.environ["SPMD_LAUNCH_JOB_DIR"], "summary.json").write_text(f"{step}")
     """)  # fmt: skip
     out = user("run", "--name", "saves", "--max-failures", "1", "--", "python", "saves.py")
     assert "rank 1 on host shared-1 was killed by signal 9 (SIGKILL)" in out and "attempt 2 starts from 20" in out
-    assert (user.home / "jobs" / "saves" / "results" / "done.txt").read_text() == "20"
+    assert (user.home / "jobs" / "saves" / "results" / "summary.json").read_text() == "20"  # the script's, not ours
 
 
 def test_any_command_runs_and_sees_the_files_that_git_does_not_ignore(user: Cli) -> None:
@@ -341,6 +343,7 @@ def test_exec_runs_on_the_hosts_beside_a_job(user: Cli) -> None:
         out = user("exec", "--", "bash", "-c", "echo yes; echo no >&2")
         assert out.count("yes") == 2 and "[1] no" in out
         assert user("exec", "--rank", "1", "--", "python", "-c", "import jax; print(jax.device_count())") == "[1] 2\n"
+        assert "the first 2.0 MB of its output are cut" in user("exec", "--", "bash", "-c", "yes | head -c 3000000")
         failed = user("exec", "--rank", "0", "--", "bash", "-c", "exit 3", code=1)
         assert "shared-0: exit code 3" in failed
         assert "ended after 1 s" in user("exec", "--timeout", "1", "--", "sleep", "30", code=1)

@@ -1,5 +1,6 @@
 """What of a command line is for Python, and what a variable may be."""
 
+import asyncio
 import os
 import site
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher.command import interpreter_words, is_python
-from launcher.command_process import BOOTSTRAP, place_toolkit, rank_words
+from launcher.command_process import BOOTSTRAP, MAX_OUTPUT, execute, place_toolkit, rank_words
 from launcher.errors import UserError
 from launcher.run_submission import parse_command, require_program
 from launcher.user_folder import travelling_files
@@ -32,13 +33,22 @@ def test_which_programs_are_pythons(program: str, expected: bool) -> None:
         ("python -u -W error -X dev train.py -c", "python -u -W error -X dev", "train.py -c"),
         ("python -m pkg.train -u", "python", "-m pkg.train -u"),
         ("python -B -c pass a", "python -B", "-c pass a"),
+        ("python -um pkg.train -v", "python -u", "-m pkg.train -v"),
+        ("python -mpkg data.csv", "python", "-m pkg data.csv"),
+        ("python -Bucpass a", "python -Bu", "-c pass a"),
+        ("python -uW ignore -Xdev -Werror a.py", "python -uW ignore -Xdev -Werror", "a.py"),
+        ("python -BX dev -m pkg", "python -BX dev", "-m pkg"),
+        ("python --check-hash-based-pycs never a.py", "python --check-hash-based-pycs never", "a.py"),
+        ("python -u -- a.py -m x", "python -u", "a.py -m x"),
     ],
 )
 def test_a_pythons_command_line_is_split(line: str, options: str, script: str) -> None:
     assert interpreter_words(line.split()) == (options.split(), script.split())
 
 
-@pytest.mark.parametrize("line", ["python", "python -V", "python -", "python -m", "python -X dev"])
+@pytest.mark.parametrize(
+    "line", ["python", "python -V", "python -", "python -m", "python -X dev", "python -um", "python -u --"]
+)
 def test_a_python_that_runs_nothing_of_the_users_is_left_alone(line: str) -> None:
     assert interpreter_words(line.split()) is None
     words, follows = rank_words(line.split(), Path("/code"), "/env/python")
@@ -83,10 +93,13 @@ def test_what_is_no_variable_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     "line",
     ["python train.py", "python -u ./train.py -x", "python -m absent", "python -c pass", "./job.sh", "bash absent.sh",
-     "/opt/bin/tool", "python /data/other.py", "python src"],
+     "/opt/bin/tool", "python /data/other.py", "python src",
+     "python -um absent", "python link/a.py"],
 )  # fmt: skip
 def test_what_travels_or_is_on_the_hosts_may_run(tmp_path: Path, line: str) -> None:
     make_project(tmp_path)
+    (tmp_path / "src" / "a.py").write_text("")
+    (tmp_path / "link").symlink_to("src")
     require_program(line.split(), tmp_path, travelling_files(tmp_path))
 
 
@@ -114,3 +127,13 @@ def make_project(folder: Path) -> None:
     (folder / "job.sh").chmod(0o755)
     (folder / "src").mkdir()
     (folder / ".gitignore").write_text("private.py")
+
+
+@pytest.mark.parametrize(("num_bytes", "num_cut"), [(MAX_OUTPUT, 0), (MAX_OUTPUT + 70_000, 70_000)])
+def test_of_much_output_the_end_is_kept_and_what_was_cut_is_counted(
+    tmp_path: Path, num_bytes: int, num_cut: int
+) -> None:
+    words = ["python", "-c", f"print(end='x' * {num_bytes - 3} + 'end')"]
+    done = asyncio.run(execute(words, os.environ, tmp_path, 60.0))
+    assert (done.code, len(done.output), done.num_cut) == (0, MAX_OUTPUT, num_cut)
+    assert done.output.endswith(b"xend")

@@ -1,6 +1,7 @@
 """What an agent answers about its rank: every event once, only the last progress, and how the process is."""
 
 import asyncio
+import dataclasses
 import os
 import signal
 import time
@@ -11,9 +12,12 @@ import pytest
 
 from launcher.attempt import HostNews, RankTask
 from launcher.certificates import RankFiles
+from launcher.command import FOLDER, Command
+from launcher.command_process import start_command
 from launcher.host_attempt import HostAttempt
 from launcher.rank_process import RankProcess
 from launcher.template_process import TemplateProcess
+from launcher.user_folder import NAME, pack_folder
 from tests.conftest import ROOT
 
 TASK = RankTask(
@@ -124,5 +128,50 @@ def test_an_end_by_the_lease_is_told_as_such(tmp_path: Path, monkeypatch: pytest
         assert (end["type"], end["code"]) == ("exit", -signal.SIGKILL)
         assert end["lost"].startswith("its lease ran out: the supervisor had not asked for ")
         await template.end()
+
+    run(program())
+
+
+async def events_of_command(folder: Path, script: str) -> list[dict[str, Any]]:
+    """All that a shell command's attempt has to say, its folder being empty but for `a.txt`."""
+    (folder / "project").mkdir()
+    (folder / "project" / "a.txt").write_text("a")
+    (folder / "files" / "d").mkdir(parents=True)
+    (folder / "files" / "d" / NAME).write_bytes(pack_folder(folder / "project"))
+    (folder / "ranks").mkdir()
+    task = dataclasses.replace(
+        TASK,
+        command=Command(words=["bash", "-c", script]),
+        files={FOLDER: ("d", NAME)},
+        storage=str(folder / "storage"),
+    )
+    place = folder / "attempts" / "a"
+    process, _ = await start_command(task, os.environ, host=folder, code=ROOT, folder=place)
+    attempt = HostAttempt(task, process, place)
+    await asyncio.wait_for(attempt.follow(), 60.0)
+    return (await attempt.news(0, 0.0)).events
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("touch $SPMD_LAUNCH_JOB_DIR/m; mkdir m; touch m/x", "cannot come: m/x (File exists)"),
+        ("rm ../unpacked.json; touch x", "No such file or directory"),
+        ("echo x > ../unpacked.json; touch x", "as it cannot come: Expecting value"),
+    ],
+)
+def test_the_end_is_told_where_what_was_written_cannot_come(tmp_path: Path, script: str, words: str) -> None:
+    async def program() -> None:
+        log, *ends = await events_of_command(tmp_path, script)
+        assert log["type"] == "log" and words in log["text"]
+        assert [event["type"] for event in ends] == ["result", "exit"] and ends[-1]["code"] == 0
+
+    run(program())
+
+
+def test_a_character_that_comes_in_two_reads_is_one(tmp_path: Path) -> None:
+    async def program() -> None:
+        events = await events_of_command(tmp_path, r"printf 'caf\303'; sleep 0.5; printf '\251, \303'")
+        assert "".join(event["text"] for event in events if event["type"] == "log") == "caf\u00e9, \ufffd"
 
     run(program())

@@ -56,3 +56,20 @@ def test_functions_of_parameters_are_found_and_checked(tmp_path: Path, settings:
         assert answer["config"] == {"loss": "losses:square", "penalty": "none", **settings}
         assert [param["is_function"] for param in answer["params"]] == [True, True]
     assert words in answer.get("refused", "")
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("import sys; sys.exit(0)", "SystemExit: 0\nIt ends Python when it is imported"),
+        ("import os; os._exit(0)", "its process ended with code 0"),
+        ("import atexit; atexit.register(print, '{}', flush=True); print('[1]')", ""),
+        ("import atexit, os; atexit.register(os._exit, 3)", ""),  # what it had to say it has said
+    ],
+)
+def test_a_module_that_exits_or_prints_is_answered_for(tmp_path: Path, more: str, words: str) -> None:
+    (tmp_path / "inspected.py").write_text(f"{more}\n{textwrap.dedent(WORKLOAD)}")
+    question = {"workload": "./inspected.py:run", "settings": None, "num_hosts": 1, "devices_per_host": 1}
+    answer: dict[str, Any] = asyncio.run(inspect(question, dict(os.environ), tmp_path, None))
+    assert words in answer.get("refused", "")
+    assert ("params" in answer) == (not words)

@@ -1,12 +1,15 @@
 """One integrity verdict for a job, and the summary that holds it."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 from launcher.cli.results import exit_codes
+from launcher.command import Command
 from launcher.job_folder import JobFolder
 from launcher.outputs import read_summary, summarize_verdicts, write_summary
+from tests.conftest import job_spec
 
 
 def _verdict(step: int, status: str = "ok", rank: int = 0, checked: int = 100, single: int = 0) -> dict[str, Any]:
@@ -42,21 +45,37 @@ def test_ranks_are_heard_in_any_order() -> None:
     assert summarize_verdicts(late)["status"] == "ok"
 
 
-def test_a_summary_is_written_whole_and_read_back(tmp_path: Path) -> None:
-    (tmp_path / "results").mkdir()
-    result = {"metrics": {"loss": 1.5}, "result_digest": "d" * 64, "diagnostics": {"warnings": ["w"]}, "seconds": 3.0}
-    short = write_summary(tmp_path, result, [_verdict(1)])
+def _job(command: Command | None = None) -> Path:
+    return JobFolder.create(dataclasses.replace(job_spec(), command=command), "c").path
+
+
+RESULT = {"metrics": {"loss": 1.5}, "result_digest": "d" * 64, "diagnostics": {"warnings": ["w"]}, "seconds": 3.0}
+
+
+def test_a_summary_is_written_whole_and_read_back(state_folder: Path) -> None:
+    folder = _job()
+    short = write_summary(folder, RESULT, [_verdict(1)])
     assert short == {
         "metrics": {"loss": 1.5},
         "result_digest": "d" * 64,
         "integrity": summarize_verdicts([_verdict(1)]),
     }
-    assert read_summary(tmp_path) == short | {"diagnostics": {"warnings": ["w"]}}
-    assert json.loads((tmp_path / "results" / "summary.json").read_text()) == read_summary(tmp_path)
+    assert read_summary(folder) == short | {"diagnostics": {"warnings": ["w"]}}
+    assert json.loads((folder / "results" / "summary.json").read_text()) == read_summary(folder)
 
 
-def test_a_job_without_results_has_no_summary(tmp_path: Path) -> None:
-    assert read_summary(tmp_path) is None
+def test_a_job_without_results_has_no_summary(state_folder: Path) -> None:
+    assert read_summary(_job()) is None
+
+
+def test_a_summary_that_a_script_has_left_stays_and_is_not_taken_for_ours(state_folder: Path) -> None:
+    folder = _job(Command(words=("python", "train.py")))
+    (folder / "results" / "summary.json").write_text("of the script")
+    assert read_summary(folder) is None
+    write_summary(folder, RESULT, [])
+    assert (folder / "results" / "summary.json").read_text() == "of the script"
+    found = read_summary(folder)
+    assert found is not None and found["metrics"] == {"loss": 1.5}
 
 
 def test_each_ranks_end_in_the_last_attempt_is_told(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from launcher.command_process import BOOTSTRAP
 from tests.conftest import ROOT
 
@@ -56,6 +58,19 @@ def test_an_error_is_told_at_once_and_printed_as_python_does(tmp_path: Path) -> 
     assert error["type"] == "KeyError" and error["message"] == "'who'" and "in f\n" in error["traceback"]
 
 
+def test_an_error_is_told_where_the_script_has_an_excepthook_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "import sys\n"
+        "sys.excepthook = lambda kind, error, trace: print('shown by its own:', repr(error), trace is not None)\n"
+        "raise KeyError('who')\n"
+    )
+    code, output, told = run(tmp_path, "own.py")
+    assert (code, output) == (1, "shown by its own: KeyError('who') True\n")
+    (error,) = [message["error"] for message in told if message["type"] == "error"]
+    assert error["type"] == "KeyError" and error["traceback"].startswith("Traceback") and "own.py" in error["traceback"]
+    assert "bootstrap" not in error["traceback"] and "runpy" not in error["traceback"]
+
+
 def test_exit_codes_are_the_scripts(tmp_path: Path) -> None:
     code, output, told = run(tmp_path, "-c", "import sys; sys.exit(5)")
     assert (code, output) == (5, "") and not [message for message in told if message["type"] == "error"]
@@ -72,3 +87,11 @@ def test_after_jax_is_imported_initialize_is_ours_and_where_jax_runs_is_told(tmp
         interpreter=(),
     )
     assert code == 0 and output.split() == ["spmd-launch", "1", "0", "_spmd_launch.launcher.rank.script"], output
+
+
+@pytest.mark.parametrize("given", ["process_id=1", "num_processes=2", "num_processes=2, process_id=1"])
+def test_a_place_that_is_not_this_ranks_is_refused_where_no_coordinator_is_given(tmp_path: Path, given: str) -> None:
+    code, output, told = run(tmp_path, "-c", f"import jax; jax.distributed.initialize({given})", interpreter=())
+    assert code == 1 and "expected process_id=0 and num_processes=1" in output, output
+    (error,) = [message["error"] for message in told if message["type"] == "error"]
+    assert error["type"] == "ValueError" and "no coordinator_address" in error["message"]

@@ -75,3 +75,84 @@ def test_a_folder_that_is_too_large_is_refused_with_its_largest_files(tmp_path: 
     with pytest.raises(UserError, match=r"36\.0 kB to ship.*file7\.dat \(8\.0 kB\).*\.gitignore"):
         pack_folder(tmp_path, limit_bytes=20_000)
     assert pack_folder(tmp_path, limit_bytes=36_000)
+
+
+def ship(folder: Path, target: Path) -> set[str]:
+    """Packs a folder and unpacks it; paths of all that is then in the copy and is no folder, links with where to."""
+    archive = target.with_suffix(".tar.gz")
+    archive.write_bytes(pack_folder(folder))
+    unpack_folder(archive, target)
+    found = {path for path in target.rglob("*") if path.is_symlink() or not path.is_dir()}
+    leads = {path: f" -> {path.readlink()}" if path.is_symlink() else "" for path in found}
+    return {path.relative_to(target).as_posix() + leads[path] for path in found}
+
+
+def test_links_to_folders_travel_as_links_inside_and_as_files_from_outside(tmp_path: Path) -> None:
+    project, data = fill(tmp_path / "project"), fill(tmp_path / "data")
+    (project / "data").joinpath("up").symlink_to("..")
+    (project / "src").symlink_to("sub")
+    (project / "whole").symlink_to(project / "sub")  # an absolute path, which hosts have not
+    (project / "shared").symlink_to(tmp_path / "data")
+    (project / "env2").symlink_to(project / "env")
+    (data / "other").symlink_to("train.py")
+    found = ship(project, tmp_path / "there")
+    assert {"data/up -> ..", "src -> sub", "whole/z.txt"} <= found and "whole/y.txt" not in found
+    assert {path for path in found if path.startswith("shared/")} == {
+        *(f"shared/{path}" for path in TRAVELS), "shared/data/model.bin", "shared/out/log", "shared/sub/y.txt",
+        "shared/other",
+    }  # fmt: skip
+    assert not [path for path in found if "env" in path]
+    assert (tmp_path / "there" / "shared" / "other").read_text() == "print(1)"
+
+
+@pytest.mark.parametrize("is_repository", [False, True])
+def test_submodules_and_repositories_inside_travel_without_what_they_ignore(
+    tmp_path: Path, is_repository: bool
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "train.py").write_text("")
+    expected = {"train.py", *(f"nested/{path}" for path in TRAVELS)}
+    if is_repository:
+        library = fill(tmp_path / "library")
+        for folder in (library, project):
+            subprocess.run([*GIT, "init", "-q", str(folder)], check=True)
+        subprocess.run([*GIT, "-C", str(library), "add", "."], check=True)
+        subprocess.run([*GIT, "-C", str(library), "commit", "-qm", "x"], check=True)
+        add = [*GIT, "-C", str(project), "-c", "protocol.file.allow=always", "submodule", "--quiet", "add"]
+        subprocess.run([*add, str(library), "module"], check=True)
+        subprocess.run([*add, str(library), "absent"], check=True)
+        subprocess.run([*GIT, "-C", str(project), "submodule", "--quiet", "deinit", "-f", "absent"], check=True)
+        (project / "module" / "new.py").write_text("")
+        expected |= {".gitmodules", "module/new.py", *(f"module/{path}" for path in TRAVELS)}
+    subprocess.run([*GIT, "init", "-q", str(fill(project / "nested"))], check=True)
+    assert ship(project, tmp_path / "there") == expected
+
+
+@pytest.mark.parametrize("target", [".", "..", "../beside"])
+def test_a_link_that_has_no_end_is_refused_by_name(tmp_path: Path, target: str) -> None:
+    project = tmp_path / "project"
+    (tmp_path / "beside" / "deep").mkdir(parents=True)
+    project.mkdir()
+    (tmp_path / "beside" / "deep" / "back").symlink_to(tmp_path / "beside")
+    (project / "link").symlink_to(target)
+    if target == ".":
+        assert ship(project, tmp_path / "there") == {"link -> ."}
+        return
+    with pytest.raises(UserError, match=r"is a link to .*, in which it lies itself: name it in \.gitignore"):
+        travelling_files(project)
+
+
+def test_what_a_link_leads_to_counts_and_is_not_read_where_it_is_too_much(tmp_path: Path) -> None:
+    project, data = tmp_path / "project", tmp_path / "data"
+    project.mkdir()
+    data.mkdir()
+    with (data / "huge.bin").open("wb") as file:
+        file.truncate(2**30)  # a hole: nothing is on the disk
+    (project / "data.bin").symlink_to(data / "huge.bin")
+    with pytest.raises(UserError, match=r"the largest: data.bin \(1\.1 GB\)"):
+        pack_folder(project)
+    (project / "data.bin").unlink()
+    (project / "data").symlink_to(data)
+    with pytest.raises(UserError, match=r"data is a link to .*/data, .* without a / at the end"):
+        travelling_files(project)
