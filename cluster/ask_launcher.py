@@ -8,15 +8,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cluster.errors import ClusterError
+from cluster.errors import ClusterError, NotGivenError
 from cluster.labels import CLUSTER, ID, USER, own_user
 from cluster.launcher_request import LauncherRequest
 from cluster.provider import Say
 from cluster.record import cluster_folder
 
 
-class CloudRefusedError(ClusterError):
-    """What the cloud has answered, and what to do."""
+class CloudRefusedError(NotGivenError):
+    """What the cloud has answered, and what to do; no machine has come of this order."""
 
 
 def tags(request: LauncherRequest) -> dict[str, str]:
@@ -24,7 +24,7 @@ def tags(request: LauncherRequest) -> dict[str, str]:
     return {CLUSTER: request.name, ID: request.request_id, USER: own_user()}
 
 
-def ask(what: str, request: LauncherRequest, say: Say, *, gpus: bool = False) -> dict[str, Any]:
+def ask(what: str, request: LauncherRequest, say: Say, *, gpus: bool = False, taken: bool = False) -> dict[str, Any]:
     """Has `cluster.on_launcher` do it: Ray's launcher prints, ends processes and keeps state, so it has its own.
 
     Args:
@@ -32,10 +32,11 @@ def ask(what: str, request: LauncherRequest, say: Say, *, gpus: bool = False) ->
         request: of which cluster.
         say: receives what a waiting person wants to know.
         gpus: a list tells also which GPUs machines of this type have; on AWS alone.
+        taken: a list tells also which machines the cloud has taken back, where it can.
 
     Raises:
         CloudRefusedError: what the cloud has refused, and what to do.
-        ClusterError: it has ended without an answer.
+        ClusterError: likewise, but machines may have come of it; or it has ended without an answer.
     """
     order = {
         "config": request.config,
@@ -45,6 +46,7 @@ def ask(what: str, request: LauncherRequest, say: Say, *, gpus: bool = False) ->
         "tags": tags(request),
         "settle_s": request.settle_s,
         "gpus": gpus,
+        "taken": taken,
     }
     folder = cluster_folder(request.name)
     log = folder / "launcher.log" if folder.exists() else Path(os.devnull)
@@ -64,7 +66,7 @@ def ask(what: str, request: LauncherRequest, say: Say, *, gpus: bool = False) ->
         for line in process.stdout:
             answer: dict[str, Any] = json.loads(line)
             if "error" in answer:
-                raise CloudRefusedError(answer["error"])
+                raise (ClusterError if answer["unsure"] else CloudRefusedError)(answer["error"])
             if "say" not in answer:
                 return answer
             say(answer["say"])

@@ -1,6 +1,6 @@
 """What lies on AWS under our label, found without a launcher's file. See `cluster.leftovers`."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -8,9 +8,12 @@ from cluster import aws
 from cluster.errors import ClusterError
 from cluster.labels import CLUSTER, ID, USER
 from cluster.launcher_errors import refusal
+from cluster.launcher_request import LauncherRequest
 from cluster.launcher_spec import LauncherProviderSpec
 from cluster.leftovers import Resource
+from cluster.record import cluster_names
 
+Credentials = Mapping[str, str]  # as boto3 takes them
 INSTANCE, VOLUME = "EC2 instance", "EBS volume"
 _ELSEWHERE = {
     "gcp": "`gcloud compute instances list --filter=labels.spmd-launch-cluster:*`",
@@ -27,13 +30,42 @@ def labelled(where: str) -> list[Resource]:
     Raises:
         ClusterError: it cannot be asked, and what to do.
     """
-    with _ec2(where) as ec2:
-        marked = {CLUSTER: ""}
-        disks = [each for each in aws.volumes(ec2, marked) if each["State"] == "available"]
-        return [
-            *(_resource(where, INSTANCE, each, "InstanceId", "LaunchTime") for each in aws.instances(ec2, marked)),
-            *(_resource(where, VOLUME, each, "VolumeId", "CreateTime") for each in disks),
-        ]
+    return [resource for resource, _ in _labelled(where).values()]
+
+
+def _labelled(where: str) -> dict[str, tuple[Resource, Credentials]]:
+    """By name, with what lets in where it is."""
+    found: dict[str, tuple[Resource, Credentials]] = {}
+    known = _known_credentials(where)
+    for credentials in ({}, *known):
+        try:
+            with _ec2(where, credentials) as ec2:
+                found |= {each.name: (each, credentials) for each in _marked(ec2, where)}
+        except ClusterError as error:
+            has_none = type(error.__cause__).__name__ == "NoCredentialsError"
+            if not (has_none and known):
+                raise
+    return found
+
+
+def _marked(ec2: Any, where: str) -> list[Resource]:
+    marked = {CLUSTER: ""}
+    disks = [each for each in aws.volumes(ec2, marked) if each["State"] == "available"]
+    return [
+        *(_resource(where, INSTANCE, each, "InstanceId", "LaunchTime") for each in aws.instances(ec2, marked)),
+        *(_resource(where, VOLUME, each, "VolumeId", "CreateTime") for each in disks),
+    ]
+
+
+def _known_credentials(where: str) -> list[Credentials]:
+    """Those that launcher's files of clusters on record name: maybe of other accounts than those that boto3 finds."""
+    requests = [request for name in cluster_names() if (request := LauncherRequest.load(name)) is not None]
+    named = [request.config["provider"].get("aws_credentials") for request in requests if _place(request) == where]
+    return [each for k, each in enumerate(named) if each and each not in named[:k]]
+
+
+def _place(request: LauncherRequest) -> str:
+    return f"{request.machines.cloud}/{request.machines.region}"
 
 
 def delete_labelled(resource: Resource) -> None:
@@ -42,7 +74,11 @@ def delete_labelled(resource: Resource) -> None:
     Raises:
         ClusterError: it cannot be deleted, and what to do.
     """
-    with _ec2(resource.where) as ec2:
+    found = _labelled(resource.where)
+    if resource.name not in found:
+        raise ClusterError(f"{resource.kind} {resource.name} is not there any more")
+    _, credentials = found[resource.name]
+    with _ec2(resource.where, credentials) as ec2:
         if resource.kind == VOLUME:
             ec2.delete_volume(VolumeId=resource.name)
             return
@@ -61,7 +97,7 @@ def end_from_inside(region: str, cluster: str, addresses: Collection[str]) -> No
     Raises:
         ClusterError: it may not, or cannot.
     """
-    with _ec2(f"aws/{region}") as ec2:
+    with _ec2(f"aws/{region}", {}) as ec2:
         found = aws.instances(ec2, {CLUSTER: cluster})
         own = [each for each in found if each.get("PrivateIpAddress") in addresses]
         if not own:
@@ -82,6 +118,7 @@ def _resource(where: str, kind: str, found: dict[str, Any], name: str, created: 
         kind=kind,
         name=found[name],
         cluster=tags[CLUSTER],
+        id=tags.get(ID, ""),
         state=state["Name"] if isinstance(state, dict) else state,
         created=found[created].isoformat(timespec="seconds"),
         billable=not (isinstance(state, dict) and state["Name"] == "shutting-down"),
@@ -90,8 +127,8 @@ def _resource(where: str, kind: str, found: dict[str, Any], name: str, created: 
 
 
 @contextmanager
-def _ec2(where: str) -> Iterator[Any]:
-    """A client of that region, whose errors become words."""
+def _ec2(where: str, credentials: Credentials) -> Iterator[Any]:
+    """A client of that region, whose errors become words; {}: with the credentials that boto3 finds."""
     cloud, _, region = where.partition("/")
     if cloud != "aws":
         raise ClusterError(f"what lies in {where} is not listed here: {_ELSEWHERE.get(cloud, 'see its console')}")
@@ -101,7 +138,7 @@ def _ec2(where: str) -> Iterator[Any]:
     except ImportError as error:
         raise ClusterError(f"asking {where} needs boto3: pip install 'spmd-launch[aws]'") from error
     try:
-        yield boto3.client("ec2", region)
+        yield boto3.client("ec2", region, **credentials)
     except (BotoCoreError, ClientError) as error:
         machines = {"cloud": cloud, "region": region, "machine_type": ""}
         raise ClusterError(refusal(error, machines)) from error

@@ -1,4 +1,4 @@
-"""The two ways in which a cluster says no, and the nearest allowed word."""
+"""The ways in which a cluster says no, and the nearest allowed word."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -6,6 +6,10 @@ from collections.abc import Iterable, Mapping
 
 class ClusterError(RuntimeError):
     """Something failed while a cluster was made or reached; the message says what, where, and the likely fix."""
+
+
+class NotGivenError(ClusterError):
+    """A cloud has not given what was asked for: nothing of it is there, or costs."""
 
 
 class ClusterConfigError(ValueError):

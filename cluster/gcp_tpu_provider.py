@@ -75,9 +75,11 @@ class GcpTpuProvider:
     def plan_mend(self, lost: Sequence[str]) -> list[Action]:
         from cluster.tpu_plan import plan_up
 
-        missing = [slice_ for slice_ in self.slices.now() if not self.slices.is_ready(slice_)]
+        _, *others = self.slices.now()
+        of_lost = _slices_of(lost)
+        missing = [each for each in others if not self._can_stay(each, is_lost=each.name in of_lost)]
         hosts = [target.name for slice_ in missing for target in self._targets(slice_)]
-        new = plan_up(self.slices, missing)
+        new = plan_up(self.slices, missing, of_lost)
         return [*new, *(Action(verb="start", kind="host", name=name) for name in dict.fromkeys([*hosts, *lost]))]
 
     def plan_down(self) -> list[Action]:
@@ -112,9 +114,11 @@ class GcpTpuProvider:
             machine.ssh.forget_host_key()
 
     def mend(self, cluster: Cluster, lost: Sequence[str], code: Code, say: Say) -> Sequence[Host]:
-        of_lost = {host.rpartition("-w")[0] for host in lost}
-        found = [slice_ for slice_ in self.slices.now() if slice_.name in of_lost]
-        missing = [] if self.provider.adopt else [slice_ for slice_ in found if not self.slices.is_ready(slice_)]
+        head, *others = self.slices.now()
+        if not self.slices.is_ready(head):
+            raise ClusterError(f"slice {head.name} is {head.state}, and the head is on it: `up` again when it is gone")
+        found = [slice_ for slice_ in others if slice_.name in _slices_of(lost)]
+        missing = [slice_ for slice_ in found if not self._can_stay(slice_, is_lost=True)]
         self._asked = [slice_.name for slice_ in missing]
         if self._asked:
             self._forget_host_keys(self._asked)  # before: who goes on after a kill finds them asked for already
@@ -126,11 +130,18 @@ class GcpTpuProvider:
         self.machines.wait_for_sshd(booting, SSHD_TIMEOUT_S)
         return self.machines.mend(cluster, list(dict.fromkeys([*new, *lost])), code, say)
 
+    def _can_stay(self, slice_: Slice, *, is_lost: bool) -> bool:
+        """Whether its machines can be used; those of an unhealthy slice of which one is lost already are given up."""
+        is_given_up = is_lost and self.slices.is_ill(slice_)
+        return bool(self.provider.adopt) or (self.slices.is_ready(slice_) and not is_given_up)
+
     def unmend(self, code: Code) -> None:
-        if self._machines is not None:
-            self._machines.unmend(code)
-        if self._asked:
-            self.slices.delete(self._asked)
+        try:
+            if self._machines is not None:
+                self._machines.unmend(code)
+        finally:  # what costs money, whatever ssh has come to
+            if self._asked:
+                self.slices.delete(self._asked)
 
     def start_on_head(self, module: str, code: Code) -> subprocess.Popen[bytes]:
         return self.machines.start_on_head(module, code)
@@ -170,11 +181,10 @@ class GcpTpuProvider:
         ]
 
     def _trouble(self, slice_: Slice, *, is_head: bool) -> Trouble:
-        deleted = slice_.is_going or not slice_.is_there
         words = f"slice {slice_.name}: {slice_.state} {slice_.health}".strip()
-        gone = slice_.is_dead or deleted
+        gone = slice_.is_dead or slice_.is_going or not slice_.is_there
         hosts = tuple(target.name for target in self._targets(slice_)) if gone else ()
-        return Trouble(text=words, head_is_gone=is_head and gone, by_order=deleted, gone=hosts)
+        return Trouble(text=words, head_is_gone=is_head and gone, by_order=slice_.is_by_order, gone=hosts)
 
     def after_down(self) -> str:
         if adopted := ", ".join(self.provider.adopt):
@@ -203,6 +213,10 @@ class GcpTpuProvider:
             )
             for worker, (internal, external) in enumerate(addresses)
         ]
+
+
+def _slices_of(hosts: Sequence[str]) -> set[str]:
+    return {host.rpartition("-w")[0] for host in hosts}
 
 
 def _require_client() -> None:

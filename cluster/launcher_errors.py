@@ -80,6 +80,18 @@ class RefusedError(Exception):
     """What cannot be done, in words."""
 
 
+class UnsureError(Exception):
+    """Raised from what went wrong when machines had been asked for, of which some may be there, or come."""
+
+
+def is_answer(error: BaseException | None) -> bool:
+    """Whether a cloud has refused by this, so that nothing comes of the order; a lost connection says nothing."""
+    response = getattr(error, "response", None)  # of boto3's ClientError; what other clouds raise counts as no answer
+    told = response if isinstance(response, dict) else {}
+    status = told.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
+    return bool(told.get("Error", {}).get("Code")) and status < 500
+
+
 def refusal(error: BaseException, machines: dict[str, Any], printed: str = "") -> str:
     """The innermost reason that the cloud gave, whatever Ray has wrapped around it.
 

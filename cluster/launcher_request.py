@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ class LauncherRequest:
         config: what the launcher's file said then, its secrets too; `down` does not read the file again.
         names: of the machines, the head first.
         identity_file: that lets in; None: as ssh decides.
-        asked: Unix time at which machines were last asked for without an answer; 0.0: all answers are here.
+        asked: machines were asked for, and it is not known that all that came of it have been listed.
     """
 
     name: str
@@ -34,7 +33,7 @@ class LauncherRequest:
     config: dict[str, Any] = dataclasses.field(repr=False)
     names: tuple[str, ...]
     identity_file: str | None = None
-    asked: float = 0.0
+    asked: bool = False
 
     @classmethod
     def load(cls, name: str) -> "LauncherRequest | None":
@@ -59,8 +58,11 @@ class LauncherRequest:
 
     @property
     def settle_s(self) -> float:
-        """For how many seconds from now on a machine could still come up that nobody has seen."""
-        return min(SETTLE_S, max(0.0, self.asked + SETTLE_S - time.time())) if self.asked else 0.0
+        """For how many seconds from now on a machine could still come up that nobody has seen.
+
+        Not from when it was asked: the process that asks begins by importing and looking, and was ended only lately.
+        """
+        return SETTLE_S if self.asked else 0.0
 
 
 def _path(name: str) -> Path:

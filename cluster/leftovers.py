@@ -3,17 +3,19 @@
 `places.json` in the state folder remembers every project or region that `up` has ever used; `down` does not remove it.
 """
 
+import contextlib
 import dataclasses
 import importlib
 import json
 from collections.abc import Iterable, Mapping
 from typing import Protocol, cast, runtime_checkable
 
-from cluster.record import home, write_json
+from cluster.record import cluster_folder, home, write_json
 
 # By provider: the module that asks its cloud, a `Cloud`. Imported when it is asked.
 CLOUDS: Mapping[str, str] = {"gcp-tpu": "cluster.tpu_labelled", "ray-launcher": "cluster.aws_leftovers"}
 OF_PROJECT = "gcp-tpu"  # whose clouds are told apart by `--project`
+REQUESTS = ("slices.json", "launcher.json")  # of providers, in a cluster's folder: the id of what it has asked for
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,6 +28,7 @@ class Resource:
         kind: of thing, as its users call it.
         name: its own, under which it is found again.
         cluster: that it was made for, by its label.
+        id: of the request that it was made for, by its label, or ''.
         state: as the cloud tells it.
         created: ISO 8601, or ''.
         billable: whether it costs money.
@@ -37,6 +40,7 @@ class Resource:
     kind: str
     name: str
     cluster: str
+    id: str
     state: str
     created: str
     billable: bool
@@ -109,12 +113,22 @@ def places() -> list[Place]:
         return []
 
 
+def request_id(name: str) -> str:
+    """What marks all that the cluster of that name, on record here, has asked for; '' if it has asked for nothing."""
+    for file in REQUESTS:
+        with contextlib.suppress(FileNotFoundError):
+            found: str = json.loads((cluster_folder(name) / file).read_text())["request_id"]
+            return found
+    return ""
+
+
 def leftovers(found: Iterable[Resource], known: Iterable[str]) -> list[Resource]:
-    """Those that belong to no known cluster.
+    """Those that belong to no known cluster; of its name alone is not enough: there may be another in another zone.
 
     Args:
         found: in clouds.
         known: names of clusters that are on record here.
     """
-    names = set(known)
-    return sorted((one for one in found if one.cluster not in names), key=lambda one: (one.cluster, one.name))
+    ours = {(name, request_id(name)) for name in known}
+    left = (one for one in found if not one.id or (one.cluster, one.id) not in ours)
+    return sorted(left, key=lambda one: (one.cluster, one.name))

@@ -1,7 +1,8 @@
 """Has Ray's cluster launcher make, list and end machines: `python -m cluster.on_launcher create|list|end|delete`.
 
 Reads one line of JSON, so that no credential is in a command line; writes JSON lines: `{"say": ...}` on the way and at
-last the answer, or `{"error": ...}`. Ends when its input is closed: nothing is made for a client that is gone.
+last the answer, or `{"error": ..., "unsure": ...}`. Ends when its input is closed: nothing is made for a client
+that is gone.
 
 Only the part of Ray's launcher that talks to the cloud is used. Its own `create_or_update_cluster` would start Ray as
 the file says and leave an autoscaler on a head with rights to make and end machines: it could replace a host under a
@@ -23,7 +24,7 @@ from typing import Any
 from cluster.instance_gpus import told_by_aws
 from cluster.labels import CLUSTER, HOST, ID, USER
 from cluster.launcher_config import bootstrapped, ready_to_end, ready_to_list
-from cluster.launcher_errors import Copy, RefusedError, refusal
+from cluster.launcher_errors import Copy, RefusedError, UnsureError, is_answer, refusal
 
 Order = dict[str, Any]
 START_TIMEOUT_S = 900.0
@@ -77,7 +78,11 @@ class Launcher:
         return address
 
     def make(self, names: list[str]) -> None:
-        """Asks for a machine for each name, several at once; raises what the first refusal was."""
+        """Asks for a machine for each name, several at once; raises what the first refusal was.
+
+        Raises:
+            UnsureError: some may be made all the same.
+        """
         from ray.autoscaler.tags import (
             NODE_KIND_WORKER,
             STATUS_UP_TO_DATE,
@@ -100,8 +105,10 @@ class Launcher:
 
         with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
             futures = [pool.submit(ask, name) for name in names]
-        for future in futures:
-            future.result()
+        errors = [future.exception() for future in futures]
+        for error in errors:
+            if error is not None:
+                raise error if all(map(is_answer, errors)) else UnsureError from error
 
     def end(self, nodes: list[str]) -> None:
         self.provider.terminate_nodes(nodes)
@@ -112,6 +119,9 @@ def create(order: Order) -> Order:
 
     Returns:
         `machines`, `identity_file` that lets in, and `made`, the names of those that were not there before.
+
+    Raises:
+        UnsureError: machines may be there, or come.
     """
     launcher = Launcher(order, bootstrapped(order))
     time.sleep(order["settle_s"])  # what a killed `up` has asked for may not be listed yet, and would be made twice
@@ -120,7 +130,10 @@ def create(order: Order) -> Order:
     if missing:
         say(f"asking for {', '.join(missing)}")
         launcher.make(missing)
-    machines = _wait_until_running(launcher, order)
+    try:
+        machines = _wait_until_running(launcher, order)
+    except Exception as error:
+        raise UnsureError from error
     identity = launcher.config["auth"].get("ssh_private_key")
     return {"machines": machines, "identity_file": identity, "made": missing}
 
@@ -159,21 +172,23 @@ def _wait_until_running(launcher: Launcher, order: Order) -> list[dict[str, Any]
 
 
 def list_machines(order: Order) -> Order:
-    """`machines`, as they are now, and `taken`, the names of those that the cloud has taken back, where it tells.
+    """`machines`, as they are now.
 
-    With `gpus` in the order also that of their type, see `cluster.instance_gpus`.
+    With `taken` in the order also the names of those that the cloud has taken back, where it tells; with `gpus` those
+    of their type, see `cluster.instance_gpus`.
     """
     launcher = Launcher(order, ready_to_list(order))
     try:
-        answer: Order = {"machines": launcher.listed(), "taken": []}
+        answer: Order = {"machines": launcher.listed()}
     except Exception as error:
         if type(error).__name__ != NO_GROUP:
             raise
-        answer = {"machines": [], "taken": []}
-    if order["machines"]["cloud"] == "aws":
+        answer = {"machines": []}
+    if order["taken"]:
         from cluster import aws
 
-        answer["taken"] = aws.taken_back(launcher.provider.ec2.meta.client, order["tags"])
+        is_aws = order["machines"]["cloud"] == "aws"
+        answer["taken"] = aws.taken_back(launcher.provider.ec2.meta.client, order["tags"]) if is_aws else []
     if order["gpus"]:
         answer["gpus"] = told_by_aws(launcher.provider.ec2.meta.client, order["machines"]["machine_type"])
     return answer
@@ -247,7 +262,9 @@ def main() -> None:
             answer = ACTIONS[sys.argv[1]](order)
     except Exception as error:  # noqa: BLE001  whatever the cloud's client raises is told, not shown as a traceback
         traceback.print_exc()  # into the log
-        answer = {"error": refusal(error, order["machines"], printed.getvalue())}
+        unsure = isinstance(error, UnsureError)
+        cause = error.__cause__ or error if unsure else error
+        answer = {"error": refusal(cause, order["machines"], printed.getvalue()), "unsure": unsure}
     _answer(answer)
     os._exit(0)  # threads of the cloud's client may wait
 

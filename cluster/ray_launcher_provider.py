@@ -8,8 +8,7 @@ import dataclasses
 import secrets
 import shutil
 import subprocess
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,6 +21,7 @@ from cluster.instance_gpus import unsure_of
 from cluster.labels import CLUSTER
 from cluster.launcher_file import digest, read, setup_commands
 from cluster.launcher_request import LauncherRequest
+from cluster.launcher_setup import run_all
 from cluster.launcher_spec import LauncherProviderSpec
 from cluster.on_launcher import RUNNING
 from cluster.place_code import Code
@@ -34,7 +34,6 @@ from cluster.ssh import Ssh, SshError
 from cluster.ssh_provider import SshProvider, close_tunnel, each, links_folder
 
 SSHD_TIMEOUT_S = 600.0
-SETUP_TIMEOUT_S = 1800.0
 
 Machine = dict[str, Any]  # as `cluster.on_launcher` tells it
 
@@ -88,7 +87,7 @@ class RayLauncherProvider:
         if self.machines.cloud == "aws" and "IamInstanceProfile" not in node_type["node_config"]:
             say(f"! {self.file.name} names no IamInstanceProfile, so the head cannot end these machines, only `down`")
         answer = self._make(request, self.names, say)
-        request = dataclasses.replace(request, identity_file=answer["identity_file"])
+        request = dataclasses.replace(request, identity_file=answer["identity_file"], asked=False)
         request.save()
         hosts = self._connect(answer["machines"], request.identity_file)
         if answer["made"]:  # other machines had these names before
@@ -100,12 +99,14 @@ class RayLauncherProvider:
 
     def _make(self, request: LauncherRequest, names: tuple[str, ...], say: Say) -> dict[str, Any]:
         """Asks for those of a request's machines that are not there."""
-        dataclasses.replace(request, asked=time.time()).save()
+        dataclasses.replace(request, asked=True).save()
         try:
-            return ask("create", dataclasses.replace(request, names=names), say)
+            answer = ask("create", dataclasses.replace(request, names=names), say)
         except CloudRefusedError:
-            request.save()  # every call was answered: no machine can come up unseen
+            request.save()  # no machine can come up unseen, but for those of an earlier order
             raise
+        dataclasses.replace(request, asked=False).save()
+        return answer
 
     def plan_up(self) -> list[Action]:
         request = LauncherRequest.load(self.name)
@@ -140,20 +141,47 @@ class RayLauncherProvider:
             for name in self._asked:  # before: who goes on after a kill finds the new machines there already
                 Ssh(Target(name), Access(targets=()), self.name, links_folder(self.name)).forget_host_key()
             self._make(request, self._asked, say)
-            request.save()
             there = self._running(request)
         hosts = self._connect([there[name] for name in self.names if name in there], request.identity_file)
+
+        def prepare(machine: RemoteMachine) -> bool:
+            try:
+                hosts.wait_for_sshd([machine], SSHD_TIMEOUT_S if machine.host in self._asked else 0.0)
+                self._set_up([machine], request, say)
+            except ClusterError as error:  # the others need not stay lost for it
+                say(f"! {error}")
+                return False
+            return True
+
         machines = [machine for machine in hosts.machines if machine.host in lost]
-        hosts.wait_for_sshd(machines, SSHD_TIMEOUT_S if self._asked else 0.0)
-        self._set_up(machines, request, say)
-        return hosts.mend(cluster, lost, code, say)
+        able = [machine.host for machine, is_able in zip(machines, each(machines, prepare), strict=True) if is_able]
+        if not able:
+            raise ClusterError(f"none of {', '.join(lost)} could be brought back")
+        back = hosts.mend(cluster, able, code, say)
+        self._end_useless(set(self._asked) - {host.name for host in back}, say)
+        return back
+
+    def _end_useless(self, names: Collection[str], say: Say) -> None:
+        """Ends machines that were asked for and are no hosts: they would cost as long as the cluster is up."""
+        if names:
+            say(f"ending {', '.join(sorted(names))} again")
+            try:
+                self._end(sorted(names))
+            except ClusterError as error:
+                say(f"! {', '.join(sorted(names))} may be there still, and cost: {error}")
 
     def unmend(self, code: Code) -> None:
-        if self._hosts is not None:
-            self._hosts.unmend(code)
+        try:
+            if self._hosts is not None:
+                self._hosts.unmend(code)
+        finally:  # what costs money, whatever ssh has come to
+            self._end(self._asked)
+
+    def _end(self, names: Sequence[str]) -> None:
+        """Ends those of a request's machines that have these names."""
         request = LauncherRequest.load(self.name)
-        if self._asked and request is not None:
-            ask("end", dataclasses.replace(request, names=self._asked), lambda _: None)
+        if names and request is not None:
+            ask("end", dataclasses.replace(request, names=tuple(names)), lambda _: None)
 
     def plan_down(self) -> list[Action]:
         request = LauncherRequest.load(self.name)
@@ -213,7 +241,7 @@ class RayLauncherProvider:
         request = LauncherRequest.load(self.name)
         if request is None:
             return []
-        answer = ask("list", request, lambda _: None)
+        answer = ask("list", request, lambda _: None, taken=True)
         running = {each["name"] for each in answer["machines"] if each["state"] == RUNNING}
         taken = answer["taken"]  # where the cloud does not tell who has ended a machine, nobody asks again unbidden
         return [
@@ -302,14 +330,5 @@ class RayLauncherProvider:
     def _set_up(self, machines: Sequence[RemoteMachine], request: LauncherRequest, say: Say) -> None:
         commands = setup_commands(request.config, self.machines.node_type)
         if commands and machines:
-            say(f"running {len(commands)} setup command(s) of {self.file.name} on each host")
-            each(machines, lambda machine: _run_all(machine.ssh, commands))
-
-
-def _run_all(ssh: Ssh, commands: Sequence[str]) -> None:
-    """In a login shell, as Ray does; the commands go over the connection, and read nothing."""
-    for number, command in enumerate(commands, 1):  # which may hold a token
-        try:
-            ssh.run(["bash", "--login", "-c", 'eval "$(cat)"'], command.encode(), SETUP_TIMEOUT_S)
-        except SshError as error:
-            raise SshError(f"setup command {number} of {len(commands)} failed\n{error}") from error
+            say(f"running {len(commands)} setup command(s) of {self.file.name} on {len(machines)} host(s)")
+            each(machines, lambda machine: run_all(machine.ssh, commands))

@@ -2,8 +2,9 @@
 
 import dataclasses
 import functools
+import math
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from google.api_core import exceptions
@@ -14,11 +15,11 @@ from google.auth.exceptions import GoogleAuthError
 from google.cloud import tpu_v2
 
 from cluster.accelerators import Accelerator
-from cluster.errors import ClusterError
+from cluster.errors import NotGivenError
 from cluster.gcp_spec import GcpTpuProviderSpec, runtime_version
 from cluster.spec import ClusterSpec
 from cluster.tpu_errors import explain, is_of_zone, may_pass, of_status
-from cluster.tpu_slice import Slice
+from cluster.tpu_slice import SUSPENDED_REQUESTS, Slice
 from cluster.tpu_zones import ask_zones, in_words
 
 T = TypeVar("T")
@@ -29,7 +30,7 @@ RETRY_FOR_S = 90.0
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 
-class CloudError(ClusterError):
+class CloudError(NotGivenError):
     """The cloud has refused, or does not answer."""
 
 
@@ -39,10 +40,12 @@ class TpuCloud:
     Args:
         provider: what the cluster file says of them.
         accelerator: the type of slice, for messages.
+        patience_s: how long a call may take, with all tries, where that is less than usual.
     """
 
-    def __init__(self, provider: GcpTpuProviderSpec, accelerator: str = ""):
+    def __init__(self, provider: GcpTpuProviderSpec, accelerator: str = "", patience_s: float = math.inf):
         self.provider, self.accelerator = provider, accelerator
+        self._patience_s = patience_s
 
     @functools.cached_property
     def _client(self) -> tpu_v2.TpuClient:
@@ -52,19 +55,25 @@ class TpuCloud:
         return self._explained(lambda: tpu_v2.TpuClient(client_options=options))
 
     def slices(self) -> list[Slice]:
-        """All that is there, whoever made it."""
+        """All that is there, whoever made it.
+
+        Raises:
+            CloudError: it cannot be told, in words; also where the zone, or one of all zones, does not answer.
+        """
         parent = self.provider.parent
         found: dict[tuple[str, str], Slice] = {}
-        for request in self._list(self._client.list_queued_resources, tpu_v2.ListQueuedResourcesRequest(parent=parent)):
+        requests = tpu_v2.ListQueuedResourcesRequest(parent=parent)
+        for request in self._list(self._client.list_queued_resources, requests, "queued_resources"):
             for spec in request.tpu.node_spec:
                 slice_ = self._of_request(request, spec)
                 found[slice_.zone, slice_.name] = slice_
-        for node in self._list(self._client.list_nodes, tpu_v2.ListNodesRequest(parent=parent)):
+        for node in self._list(self._client.list_nodes, tpu_v2.ListNodesRequest(parent=parent), "nodes"):
             slice_ = _of_node(node)
             asked = found.get((slice_.zone, slice_.name))
             found[slice_.zone, slice_.name] = slice_ if asked is None else dataclasses.replace(
-                slice_, request=asked.request, problem=asked.problem, is_short=asked.is_short, spot=asked.spot,
-                created=asked.created, labels={**asked.labels, **slice_.labels},
+                slice_, request=asked.request, problem=asked.problem, ended_by_user=asked.ended_by_user,
+                is_short=asked.is_short, spot=asked.spot, created=asked.created,
+                labels={**asked.labels, **slice_.labels},
             )  # fmt: skip
         return list(found.values())
 
@@ -149,10 +158,12 @@ class TpuCloud:
             error = of_status(status.code, status.message)
             problem, is_short = self._explain(error, zones=False), is_of_zone(error)
         return Slice(
-            name=spec.node_id or request.name.rpartition("/")[2],
+            name=spec.node_id or _last_part(request.name),
             zone=_zone(request.name),
             request=request.state.state.name,
             problem=problem,
+            ended_by_user=request.state.state.name in SUSPENDED_REQUESTS
+            and request.state.state_initiator.name == "USER",
             is_short=is_short,
             labels=dict(spec.node.labels),
             tpu_type=spec.node.accelerator_type,
@@ -166,16 +177,25 @@ class TpuCloud:
         Raises:
             NotThereError, TakenError, CloudError: in words.
         """
-        return self._explained(lambda: method(request=request, retry=self._retry(), timeout=CALL_TIMEOUT_S), request)
+        timeout_s = min(CALL_TIMEOUT_S, self._patience_s)
+        return self._explained(lambda: method(request=request, retry=self._retry(), timeout=timeout_s), request)
 
-    def _list(self, method: Callable[..., Iterable[T]], request: Any) -> list[T]:
+    def _list(self, method: Callable[..., Any], request: Any, what: str) -> list[Any]:
         """All pages of a list; raises as `_call` does."""
-        retry = self._retry()
-        return self._explained(lambda: list(method(request=request, retry=retry, timeout=CALL_TIMEOUT_S)), request)
+        retry, timeout_s = self._retry(), min(CALL_TIMEOUT_S, self._patience_s)
+
+        def fetch() -> list[Any]:
+            pages = list(method(request=request, retry=retry, timeout=timeout_s).pages)
+            if silent := sorted({_last_part(place) for page in pages for place in page.unreachable}):
+                raise exceptions.ServiceUnavailable(f"no answer from {', '.join(silent)}: what is there is not known")
+            return [found for page in pages for found in getattr(page, what)]
+
+        return self._explained(retry(fetch), request)
 
     def _retry(self) -> Retry:
         """Pauses are random, up to twice as long each time: many clients do not come back at one moment."""
-        return Retry(predicate=may_pass, initial=FIRST_RETRY_S, maximum=10.0, multiplier=2.0, timeout=RETRY_FOR_S)
+        timeout_s = min(RETRY_FOR_S, self._patience_s)
+        return Retry(predicate=may_pass, initial=FIRST_RETRY_S, maximum=10.0, multiplier=2.0, timeout=timeout_s)
 
     def _explained(self, act: Callable[[], T], request: Any = None) -> T:
         try:
@@ -212,7 +232,7 @@ class TakenError(CloudError):
 def _of_node(node: Any) -> Slice:
     health = node.health.name
     return Slice(
-        name=node.name.rpartition("/")[2],
+        name=_last_part(node.name),
         zone=_zone(node.name),
         node=node.state.name,
         health="" if health in ("HEALTHY", "HEALTH_UNSPECIFIED") else health,
@@ -227,3 +247,7 @@ def _of_node(node: Any) -> Slice:
 def _zone(name: str) -> str:
     """Of the full name of something: projects/P/locations/ZONE/..."""
     return name.split("/")[3]
+
+
+def _last_part(name: str) -> str:
+    return name.rpartition("/")[2]

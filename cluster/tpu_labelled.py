@@ -1,7 +1,7 @@
 """Slices with our label, wherever in a project they are and whoever has made them. See `cluster.leftovers.Cloud`."""
 
 from cluster.gcp_spec import EVERYWHERE, GcpTpuProviderSpec
-from cluster.labels import CLUSTER, USER
+from cluster.labels import CLUSTER, ID, USER
 from cluster.leftovers import Resource
 from cluster.tpu_cloud import TpuCloud
 from cluster.tpu_delete import delete_until_gone
@@ -27,9 +27,10 @@ def delete_labelled(resource: Resource) -> None:
         ClusterError: it cannot be deleted, and what to do.
     """
     where, _, zone = resource.where.rpartition("/")
+    marks = (resource.name, resource.cluster, resource.id)
     delete_until_gone(
         _cloud(where, zone),
-        lambda slice_: slice_.name == resource.name and slice_.labels.get(CLUSTER) == resource.cluster,
+        lambda slice_: (slice_.name, slice_.labels.get(CLUSTER), slice_.labels.get(ID, "")) == marks,
         "the same command",
     )
 
@@ -46,6 +47,7 @@ def _resource(where: str, slice_: Slice) -> Resource:
         kind="queued resource" if slice_.request else "TPU VM",
         name=slice_.name,
         cluster=slice_.labels[CLUSTER],
+        id=slice_.labels.get(ID, ""),
         state=slice_.state,
         created=slice_.created,
         billable=bool(slice_.node) and not slice_.is_dead,

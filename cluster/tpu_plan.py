@@ -1,6 +1,6 @@
 """What `up` and `down` would do with the slices of a cluster, as the cloud shows them now."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from cluster.plan import Action
 from cluster.tpu_slice import Slice
@@ -9,24 +9,26 @@ from cluster.tpu_slices import TpuSlices
 REQUEST = "queued resource"
 
 
-def plan_up(slices: TpuSlices, found: Sequence[Slice]) -> list[Action]:
+def plan_up(slices: TpuSlices, found: Sequence[Slice], lost: Collection[str] = ()) -> list[Action]:
     """What `up` would ask for, delete or keep.
 
     Args:
         slices: of the cluster.
         found: them, as they are.
+        lost: names of slices that have lost hosts: unhealthy ones are asked for again.
     """
-    return [action for slice_ in found for action in _plan_slice(slices, slice_)]
+    return [action for slice_ in found for action in _plan_slice(slices, slice_, slice_.name in lost)]
 
 
-def _plan_slice(slices: TpuSlices, slice_: Slice) -> list[Action]:
+def _plan_slice(slices: TpuSlices, slice_: Slice, is_lost: bool) -> list[Action]:
     name, spec = slice_.name, slices.spec
     # What ends is asked for again when it is gone, as `TpuSlices.ask_for` does.
-    ends = not slices.adopted and (slice_.is_dead or slice_.is_going)
+    ends = not slices.adopted and (slice_.is_dead or slice_.is_going or (is_lost and slices.is_ill(slice_)))
     if slice_.is_there and not ends:
         return [Action(verb="keep", kind="TPU VM" if slice_.node else REQUEST, name=name, detail=slice_.state)]
     hosts = f"{spec.hardware.hosts_per_slice} host(s) x {spec.devices_per_host} device(s)"
-    old = [Action(verb="delete", kind=REQUEST, name=name, detail=slice_.state)] if ends else []
+    state = f"{slice_.state} {slice_.health}".strip()
+    old = [Action(verb="delete", kind=REQUEST, name=name, detail=state)] if ends else []
     return [
         *old,
         Action(verb="create", kind=REQUEST, name=name, detail=f"{slices.what()}, {slices.provider.zone}"),

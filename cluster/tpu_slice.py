@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from cluster.labels import CLUSTER, ID
 
 # States of a request or of a TPU VM from which no way leads back: the slice must be requested again.
-DEAD_REQUESTS = ("FAILED", "SUSPENDING", "SUSPENDED")
-DEAD_NODES = ("PREEMPTED", "TERMINATED", "STOPPED", "STOPPING", "HIDING", "HIDDEN")
+SUSPENDED_REQUESTS = ("SUSPENDING", "SUSPENDED")
+DEAD_REQUESTS = ("FAILED", *SUSPENDED_REQUESTS)
+STOPPED_NODES = ("STOPPED", "STOPPING")  # by a person, or on the way of a request that is suspended
+DEAD_NODES = ("PREEMPTED", "TERMINATED", "HIDING", "HIDDEN", *STOPPED_NODES)
 DELETING = "DELETING"
 ABSENT = "ABSENT"  # our word: neither is there
 
@@ -23,6 +25,7 @@ class Slice:
         node: the TPU VM's state (`READY`); '' where there is none.
         health: the TPU VM's, where it is not well (`UNHEALTHY_MAINTENANCE`); else ''.
         problem: why the request failed; '' if it did not.
+        ended_by_user: its suspension was a person's order, not the service's.
         is_short: that may be otherwise in another zone.
         labels: that it has.
         tpu_type: as Google names it (`v5litepod-16`).
@@ -37,6 +40,7 @@ class Slice:
     node: str = ""
     health: str = ""
     problem: str = ""
+    ended_by_user: bool = False
     is_short: bool = False
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     tpu_type: str = ""
@@ -59,6 +63,12 @@ class Slice:
     def is_going(self) -> bool:
         """Whether its deletion has begun."""
         return (self.request or self.node) == DELETING
+
+    @property
+    def is_by_order(self) -> bool:
+        """Whether it is gone because somebody wanted it: deleted or stopped, not taken away."""
+        stopped = self.node in STOPPED_NODES and self.request not in DEAD_REQUESTS
+        return self.is_going or not self.is_there or self.ended_by_user or stopped
 
     @property
     def is_dead(self) -> bool:

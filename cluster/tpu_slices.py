@@ -77,6 +77,10 @@ class TpuSlices:
     def is_ready(self, slice_: Slice) -> bool:
         return slice_.is_ready(self.spec.hardware.hosts_per_slice)
 
+    def is_ill(self, slice_: Slice) -> bool:
+        """Whether all its machines are there, and the cloud says that it is not well."""
+        return self.is_ready(slice_) and slice_.health != ""
+
     def ours(self) -> list[Slice]:
         """All that this cluster's `up` has made, those of an earlier cluster file too."""
         request_id = self.request_id()
@@ -103,7 +107,7 @@ class TpuSlices:
         Args:
             metadata: of their machines.
             say: receives one line for each.
-            only: names of slices; None: all.
+            only: names of slices, of which unhealthy ones are asked for again, too; None: all.
 
         Raises:
             ClusterError: the cloud refuses.
@@ -112,11 +116,13 @@ class TpuSlices:
             self.remember(secrets.token_hex(4))
         found = [slice_ for slice_ in self.now() if only is None or slice_.name in only]
         self._require_ours(found)
-        for dead in found:
-            if dead.is_dead or dead.is_going:
-                say(f"{dead.name}: {dead.state}{_because(dead)}; deleting it, to ask for it again")
-        names = [slice_.name for slice_ in found if slice_.is_dead or slice_.is_going or not slice_.is_there]
-        if any(slice_.is_there for slice_ in found if slice_.name in names):
+        ill = [slice_ for slice_ in found if self.is_ill(slice_)] if only is not None else []
+        bad = [slice_ for slice_ in found if slice_.is_dead or slice_.is_going or slice_ in ill]
+        for slice_ in bad:
+            state = f"{slice_.state} {slice_.health}".strip()
+            say(f"{slice_.name}: {state}{_because(slice_)}; deleting it, to ask for it again")
+        names = [slice_.name for slice_ in found if slice_ in bad or not slice_.is_there]
+        if bad:
             self._delete(lambda slice_: slice_.name in names)
         for name in names:
             say(f"{name}: asking for {self.what()}, in {self.provider.zone}")

@@ -5,6 +5,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from cluster.errors import ClusterError
+from cluster.farewell import kept_farewell
 from cluster.labels import own_user
 from cluster.leftovers import OF_PROJECT, Place, Resource, cloud_of, leftovers, places
 from cluster.record import cluster_names
@@ -44,7 +45,8 @@ def search(project: str | None = None) -> Search:
         answers = list(pool.map(ask, asked))
     found = [resource for answer in answers if not isinstance(answer, str) for resource in answer]
     failures = [answer for answer in answers if isinstance(answer, str)]
-    return Search(asked, leftovers(found, cluster_names()), failures)
+    known = [name for name in cluster_names() if kept_farewell(name) is None]  # one that went down has nothing any more
+    return Search(asked, leftovers(found, known), failures)
 
 
 def delete_leftover(name: str, project: str | None, *, force: bool) -> Resource:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 
 from cluster.errors import ClusterError
+from cluster.gcp_spec import GcpTpuProviderSpec
 from cluster.provider import Say, Trouble, provider_for
 from cluster.record import Cluster
 from launcher import up_lock
@@ -69,8 +70,24 @@ class HeadWatch:
         return False
 
 
-def describe_troubles(cluster: Cluster) -> list[str]:
-    """What the cloud says of machines that are not as they should be, and what to do, a line each."""
+def describe_health(cluster: Cluster) -> list[str]:
+    """What is not well while all hosts answer, a line each; of the clouds only Google's tells it of a slice."""
+    if not isinstance(cluster.spec.provider, GcpTpuProviderSpec):
+        return []
+    try:
+        from cluster.tpu_health import unhealthy
+    except ImportError:  # the extra is not here
+        return []
+    return unhealthy(cluster.spec)
+
+
+def describe_troubles(cluster: Cluster, lost: Sequence[str] = ()) -> list[str]:
+    """What the cloud says of machines that are not as they should be, and what to do, a line each.
+
+    Args:
+        cluster: that is asked for.
+        lost: its hosts that do not answer: their machines may be there, and cost.
+    """
     try:
         found = _ask(cluster)
     except ClusterError as error:
@@ -81,6 +98,12 @@ def describe_troubles(cluster: Cluster) -> list[str]:
         lines.append(f"the head is gone: `spmd-launch up FILE` asks for new machines{goes_on}")
     elif any(trouble.gone for trouble in found):
         lines.append("`spmd-launch up FILE` asks for new machines in their place, while jobs run")
+    gone = {host for trouble in found for host in trouble.gone}
+    if cluster.spec.provider.is_paid and (there := [host for host in lost if host not in gone]):
+        lines.append(
+            f"{', '.join(there)}: lost, but the cloud has the machines, which cost: `spmd-launch up FILE` brings them "
+            f"back, `spmd-launch down {cluster.name}` ends the cluster"
+        )
     return lines
 
 

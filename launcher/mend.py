@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import secrets
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from cluster.errors import ClusterError
 from cluster.place_code import Code
@@ -46,19 +46,22 @@ def mend(provider: Provider, cluster: Cluster, lost: Sequence[str], code: Code, 
         UserError: another client brings hosts back, or the cluster goes down.
         FailureError: which hosts stay lost, and why; others may be back.
     """
-    with _word(cluster, lost) as by:
+    with _Word(cluster, lost) as word:
         try:
             hosts = provider.mend(cluster, lost, code, say)
-            order = {"op": "take-in", "by": by, "hosts": [dataclasses.asdict(host) for host in hosts]}
+            word.give([*lost, *(host.name for host in hosts)])  # of a slice that was lost in part all hosts are new
+            order = {"op": "take-in", "by": word.by, "hosts": [dataclasses.asdict(host) for host in hosts]}
             with Connection(cluster.socket, timeout_s=TAKE_IN_TIMEOUT_S) as connection:
                 record = connection.ask(order)["cluster"]
             mended = provider.attach(Cluster.from_json(cluster.name, record))
-        except (ClusterError, FailureError) as error:
-            left = _unmend(provider, code)
+        except (ClusterError, FailureError, UserError) as error:
+            left = _unmend(provider, code, say)
             goes_on = f"cluster {cluster.name!r} goes on without {', '.join(lost)}"
-            raise FailureError(f"{goes_on}: {error}{left}") from error
+            raise FailureError("\n".join([f"{goes_on}: {error}", *left])) from error
         except BaseException:  # an interrupt too must not leave half a host
-            _unmend(provider, code)
+            say("undoing what was begun")
+            for line in _unmend(provider, code, say):
+                say(f"! {line}")
             raise
     for host in hosts:
         say(f"host {host.name} is back")
@@ -68,36 +71,67 @@ def mend(provider: Provider, cluster: Cluster, lost: Sequence[str], code: Code, 
     return mended
 
 
-def _unmend(provider: Provider, code: Code) -> str:
+def _unmend(provider: Provider, code: Code, say: Say) -> list[str]:
+    """Takes back what was begun; returns what may be left. It begins anew after an interrupt, and ends at the next."""
+    try:
+        return _try_to_unmend(provider, code)
+    except KeyboardInterrupt:
+        say("! interrupted while it undoes what was begun, and going on with that: another interrupt leaves it there, "
+            "where it may cost (`spmd-launch status`, `spmd-launch down`)")  # fmt: skip
+        for line in _try_to_unmend(provider, code):
+            say(f"! {line}")
+        raise
+
+
+def _try_to_unmend(provider: Provider, code: Code) -> list[str]:
     try:
         provider.unmend(code)
     except ClusterError as left:
-        return f"\nnot all that was begun could be undone: {left}"
-    return ""
+        return [f"not all that was begun could be undone, and it may cost: {left}"]
+    return []
 
 
-@contextlib.contextmanager
-def _word(cluster: Cluster, lost: Sequence[str]) -> Iterator[str]:
-    """While this is entered the supervisor knows that these hosts come back; gives the name of whose word it is."""
-    by, ended = secrets.token_hex(8), threading.Event()
-    _give_word(cluster, by, lost)
+class _Word:
+    """While this is entered the supervisor knows which hosts come back.
 
-    def give_again() -> None:
-        while not ended.wait(WORD_PERIOD_S):
-            with contextlib.suppress(FailureError, UserError):  # the way to the head may be open again later
-                if not cluster.problem():
-                    _give_word(cluster, by, lost)
+    Attributes:
+        by: whose word it is.
+    """
 
-    thread = threading.Thread(target=give_again, daemon=True)
-    thread.start()
-    try:
-        yield by
-    finally:
-        ended.set()
+    def __init__(self, cluster: Cluster, hosts: Sequence[str]):
+        self.by = secrets.token_hex(8)
+        self._cluster, self._hosts = cluster, hosts
+        self._ended = threading.Event()
+        self._lock = threading.Lock()  # an older word must not come after a newer one
+
+    def __enter__(self) -> "_Word":
+        self.give(self._hosts)
+        threading.Thread(target=self._give_again, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
         with contextlib.suppress(FailureError, UserError):
-            _give_word(cluster, by, ())
+            self.give(())
 
+    def give(self, hosts: Sequence[str]) -> None:
+        """These hosts come back, from now on.
 
-def _give_word(cluster: Cluster, by: str, lost: Sequence[str]) -> None:
-    with Connection(cluster.socket) as connection:
-        connection.ask({"op": "mend", "by": by, "hosts": list(lost)})
+        Raises:
+            UserError: another client brings hosts back.
+            FailureError: the supervisor does not answer.
+        """
+        with self._lock:
+            self._hosts = hosts
+            self._tell()
+
+    def _give_again(self) -> None:
+        while not self._ended.wait(WORD_PERIOD_S):
+            with contextlib.suppress(FailureError, UserError):  # the way to the head may be open again later
+                if not self._cluster.problem():
+                    with self._lock:
+                        self._tell()
+
+    def _tell(self) -> None:
+        with Connection(self._cluster.socket) as connection:
+            connection.ask({"op": "mend", "by": self.by, "hosts": list(self._hosts)})

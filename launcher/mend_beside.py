@@ -1,8 +1,8 @@
 """Brings back hosts that a cloud has taken, beside whoever follows a job: `python -m launcher.mend_beside CLUSTER`.
 
-Asks the cloud now and then as long as hosts are lost: one that was only cut off joins again by itself. Prints a line
-for each thing a person should read. It is told to end by the end of its input, and then gives back what it has asked
-for.
+Asks the cloud now and then as long as hosts are lost: one that was only cut off joins again by itself. Tries once to
+bring back what was taken, and ends. Prints a line for each thing a person should read. It is told to end by the end of
+its input, and then gives back what it has asked for, which may take minutes.
 """
 
 import contextlib
@@ -13,15 +13,15 @@ import threading
 import time
 from collections.abc import Collection, Sequence
 
-from cluster.errors import ClusterError
-from cluster.provider import Trouble, provider_for
+from cluster.errors import ClusterError, NotGivenError
+from cluster.provider import Provider, Trouble, provider_for
 from cluster.record import Cluster
 from launcher.errors import FailureError, UserError
 from launcher.mend import lost_hosts, mend
 from launcher.sending import our_code
 
 ASK_PERIOD_S = 10.0
-RETRY_S = 60.0  # where the cloud has refused, or another client is at it
+GIVEN, NOT_GIVEN = 3, 1  # exit codes of a try: whether the cloud has given machines, if only for a while
 
 
 def taken_hosts(troubles: Sequence[Trouble], lost: Collection[str]) -> tuple[list[str], str]:
@@ -31,28 +31,39 @@ def taken_hosts(troubles: Sequence[Trouble], lost: Collection[str]) -> tuple[lis
         troubles: as the cloud tells them.
         lost: hosts that do not answer.
     """
-    taken = [found for found in troubles if not found.by_order and not set(lost).isdisjoint(found.gone)]
+    bad = [found for found in troubles if not found.by_order and not set(lost).isdisjoint(found.gone)]
+    taken = [found for found in bad if not found.head_is_gone]  # where the head goes, all comes anew
     return [host for found in taken for host in found.gone if host in lost], ", ".join(found.text for found in taken)
 
 
 def say(text: str) -> None:
-    print(text, flush=True)
+    with contextlib.suppress(BrokenPipeError):  # nobody waits any more, and what it does must come to its end
+        print(text, flush=True)
 
 
-def bring_back_taken(cluster: Cluster) -> None:
-    """Returns when no host is lost any more.
+def bring_back_taken(cluster: Cluster) -> int:
+    """Returns an exit code: 0 when no host is lost any more, else how a try has ended.
 
     Raises:
-        UserError, FailureError, ClusterError: they cannot be brought back now.
+        UserError, FailureError, ClusterError: nobody can be asked now.
     """
     while lost := lost_hosts(cluster):
         with contextlib.closing(provider_for(cluster.spec)) as provider:
             taken, why = taken_hosts(provider.troubles(), lost)
             if taken:
                 say(f"! {why}; asking for new machines in place of {', '.join(taken)}")
-                cluster = mend(provider, cluster, taken, our_code(cluster), say)
-                continue
+                return _try_to_mend(provider, cluster, taken)
         time.sleep(ASK_PERIOD_S)
+    return 0
+
+
+def _try_to_mend(provider: Provider, cluster: Cluster, taken: Sequence[str]) -> int:
+    try:
+        mend(provider, cluster, taken, our_code(cluster), say)
+    except FailureError as error:
+        say(f"! {error}")
+        return NOT_GIVEN if isinstance(error.__cause__, NotGivenError) else GIVEN
+    return GIVEN
 
 
 def _end_with_follower() -> None:
@@ -68,18 +79,13 @@ def main(name: str) -> int:
         return 1
     threading.Thread(target=_end_with_follower, daemon=True).start()
     try:
-        bring_back_taken(cluster)
-        return 0
+        return bring_back_taken(cluster)
     except (ClusterError, FailureError, UserError) as error:
         say(f"! {error}")
-        time.sleep(RETRY_S)
     except KeyboardInterrupt:
         pass
-    return 1
+    return NOT_GIVEN
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1]))
-    except KeyboardInterrupt:  # while it waited
-        sys.exit(1)
+    sys.exit(main(sys.argv[1]))

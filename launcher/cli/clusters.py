@@ -34,6 +34,7 @@ def up(file: Path, dry_run: bool, as_json: bool, yes: bool) -> None:
         _ask(spec)
     from launcher.bringup import up as bring_up
     from launcher.cli.parity_table import parity_table
+    from launcher.lost_head import describe_health
 
     done = bring_up(spec, say)
     if done.facts:
@@ -45,6 +46,8 @@ def up(file: Path, dry_run: bool, as_json: bool, yes: bool) -> None:
         click.echo(f"cluster {spec.name}, up since {done.cluster.created}, {hosts}: {seconds(done.seconds)}")
     else:
         click.echo(f"cluster {spec.name} is up already, since {done.cluster.created}")
+    for line in describe_health(done.cluster):
+        say(f"! {line}")
     next_commands(
         "spmd-launch workloads", "spmd-launch submit independent-chains", f"spmd-launch status {spec.name}",
         f"spmd-launch down {spec.name}",

@@ -15,7 +15,7 @@ from launcher.cli.console import is_terminal, next_commands, show_json, table
 from launcher.cli.results import find_job
 from launcher.errors import FailureError, UserError
 from launcher.job_folder import JobFolder, all_jobs
-from launcher.lost_head import describe_troubles
+from launcher.lost_head import describe_health, describe_troubles
 from launcher.protocol import Connection
 from launcher.up_lock import is_held
 from launcher.went_down import went_down
@@ -30,7 +30,7 @@ PERIOD_S = 1.0
 def status(name: str | None, watch: bool, as_json: bool) -> None:
     """Show all clusters, or one cluster NAME, or one JOB."""
     while True:
-        ended = _show(name, as_json)
+        ended = _show(name, as_json, ask_health=not watch)
         if not watch or ended:
             return
         time.sleep(PERIOD_S)
@@ -38,11 +38,12 @@ def status(name: str | None, watch: bool, as_json: bool) -> None:
             click.clear()
 
 
-def _show(name: str | None, as_json: bool) -> bool:
+def _show(name: str | None, as_json: bool, *, ask_health: bool) -> bool:
     """Shows it once; returns whether there is nothing more to see."""
     if name is not None and name not in known_names():
         return _show_job(name, as_json)
-    clusters = [cluster_status(found) for found in ([name] if name else known_names())]
+    names = [name] if name else known_names()
+    clusters = [cluster_status(found, ask_health=ask_health and name is not None) for found in names]
     if as_json:
         show_json(clusters if name is None else clusters[0])
         return False
@@ -54,8 +55,8 @@ def _show(name: str | None, as_json: bool) -> bool:
     return not clusters
 
 
-def cluster_status(name: str) -> dict[str, Any]:
-    """State of a cluster, with its hosts and jobs, its age and cost.
+def cluster_status(name: str, *, ask_health: bool = False) -> dict[str, Any]:
+    """State of a cluster, with its hosts and jobs, its age and cost; `ask_health`: a cloud, too, of hosts that answer.
 
     The state is `READY`, `WARM`, `LOST HOSTS`, `GOING DOWN`, `WENT DOWN`, `DEAD`, `INCOMPLETE`, or, where nothing is
     known, `UNREACHABLE`.
@@ -77,7 +78,8 @@ def cluster_status(name: str) -> dict[str, Any]:
         return known | _without_answer(cluster, problem, str(error))
     standbys = {host["standby"] for host in answer["hosts"]}
     state = "LOST HOSTS" if "LOST" in standbys else "WARM" if standbys == {"WARM"} else "READY"
-    troubles = describe_troubles(cluster) if state == "LOST HOSTS" else []
+    lost = [host["name"] for host in answer["hosts"] if host["standby"] == "LOST"]
+    troubles = describe_troubles(cluster, lost) if lost else describe_health(cluster) if ask_health else []
     state = "GOING DOWN" if answer["limits"]["going_down"] else state
     return {**known, "state": state, "troubles": troubles, **answer}
 

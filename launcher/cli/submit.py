@@ -167,11 +167,10 @@ def watch_to_end(cluster: Cluster, job: str, as_json: bool, with_output: bool = 
             try:
                 final = follow(cluster, job, to_stderr=as_json, said=said)
             except HeadLostError as lost:
-                watch.end()
+                watch.end(say)
                 cluster = bring_back(cluster, job, str(lost), say)
             finally:
-                if left := watch.end():
-                    say(left)
+                watch.end(say)
     except KeyboardInterrupt:
         click.echo(f"\ndetached: job {job} goes on")
         _next_for_running(job)

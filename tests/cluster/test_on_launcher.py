@@ -1,11 +1,14 @@
 """Ray's launcher and ours against moto's EC2, in this process: no packet leaves it."""
 
 import copy
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError
 from moto import mock_aws
 from moto.ec2.models import ec2_backends
 
@@ -13,6 +16,7 @@ from cluster import aws, aws_leftovers, instance_gpus, on_launcher
 from cluster.errors import ClusterError
 from cluster.launcher_errors import RefusedError, refusal
 from cluster.launcher_file import machines_of
+from cluster.launcher_request import LauncherRequest
 from tests.cluster.test_launcher_file import AWS, AZURE, changed
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # moto's and Ray's own
@@ -47,7 +51,7 @@ def order(config: dict[str, Any] | None = None, request_id: str = "00c0ffee") ->
     machines = vars(machines_of(config, "aws.yaml", None))
     return {
         "config": copy.deepcopy(config), "machines": machines, "cluster_name": "team-gpus",
-        "names": ["gpus-0", "gpus-1"], "tags": tags, "settle_s": 0.0, "gpus": False,
+        "names": ["gpus-0", "gpus-1"], "tags": tags, "settle_s": 0.0, "gpus": False, "taken": False,
     }  # fmt: skip
 
 
@@ -74,14 +78,15 @@ def test_what_is_made_is_marked_found_again_and_ended(ec2: Any, capsys: pytest.C
 
 def test_what_the_cloud_has_taken_back_is_told_from_what_a_person_has_ended(ec2: Any) -> None:
     made = [machine["node"] for machine in on_launcher.create(order())["machines"]]
-    assert on_launcher.list_machines(order())["taken"] == []
+    asked = order() | {"taken": True}
+    assert on_launcher.list_machines(asked)["taken"] == []
     ec2.terminate_instances(InstanceIds=made)  # moto: Client.UserInitiatedShutdown
-    assert on_launcher.list_machines(order()) == {"machines": [], "taken": []}
+    assert on_launcher.list_machines(asked) == {"machines": [], "taken": []}
     [backend] = [regions["us-west-2"] for regions in ec2_backends.values()]
     backend.get_instance(made[1]).state_reason.code = "Server.SpotInstanceTermination"
-    assert on_launcher.list_machines(order())["taken"] == ["gpus-1"]
+    assert on_launcher.list_machines(asked)["taken"] == ["gpus-1"]
     assert on_launcher.create(order() | {"names": ["gpus-1"]})["made"] == ["gpus-1"]
-    assert on_launcher.list_machines(order())["taken"] == [], "the one that had the name before counts no more"
+    assert on_launcher.list_machines(asked)["taken"] == [], "the one that had the name before counts no more"
     on_launcher.create(order())
     assert on_launcher.end(order() | {"names": ["gpus-1"]}) == {}
     assert [machine["name"] for machine in on_launcher.list_machines(order())["machines"]] == ["gpus-0"]
@@ -123,10 +128,67 @@ def test_what_carries_our_label_is_listed_and_deleted(ec2: Any, monkeypatch: pyt
     assert (left.name, left.kind, left.state) == (disk["VolumeId"], "EBS volume", "available")
     aws_leftovers.delete_labelled(left)
     assert not aws_leftovers.labelled("aws/us-west-2")
-    with pytest.raises(ClusterError, match="InvalidVolume"):
+    with pytest.raises(ClusterError, match=r"EBS volume vol-.* is not there any more"):
         aws_leftovers.delete_labelled(left)
     with pytest.raises(ClusterError, match="gcp/us-east5 is not listed here: `gcloud compute instances list"):
         aws_leftovers.labelled("gcp/us-east5")
+
+
+def test_other_accounts_of_known_clusters_are_asked_too(ec2: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in CREDENTIALS:
+        monkeypatch.delenv(key.upper(), raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(ClusterError, match="there are none here: `aws configure`"):
+        aws_leftovers.labelled("aws/us-west-2")
+    machines = machines_of(AWS, "aws.yaml", None)
+    for name, cloud, credentials in (("a", "aws", None), ("b", "aws", CREDENTIALS), ("c", "gcp", {"no": "aws"})):
+        LauncherRequest(
+            name=name, request_id="a1", machines=dataclasses.replace(machines, cloud=cloud), names=(),
+            config={"provider": {"aws_credentials": credentials} if credentials else {}},
+        ).save()  # fmt: skip
+    made = on_launcher.create(order())["made"]
+    found = aws_leftovers.labelled("aws/us-west-2")
+    assert len(found) == len(made) == 2 and {each.id for each in found} == {order()["tags"][on_launcher.ID]}
+    aws_leftovers.delete_labelled(found[0])
+    assert aws_leftovers.labelled("aws/us-west-2") == found[1:]
+
+
+@pytest.mark.parametrize(
+    ("errors", "kind"),
+    [
+        ([(400, "VcpuLimitExceeded")] * 2, ClientError),
+        ([(400, "VcpuLimitExceeded"), None], on_launcher.UnsureError),
+        ([(400, "VcpuLimitExceeded"), (500, "InternalError")], on_launcher.UnsureError),
+        ([(0, ""), (400, "VcpuLimitExceeded")], on_launcher.UnsureError),
+    ],
+)
+def test_only_where_all_is_refused_by_an_answer_nothing_can_come(
+    ec2: Any, monkeypatch: pytest.MonkeyPatch, errors: Sequence[tuple[int, str] | None], kind: type[Exception]
+) -> None:
+    left = list(errors)
+    launcher = on_launcher.Launcher(order(), on_launcher.bootstrapped(order()))
+
+    def create_node(*_: Any) -> None:
+        if (error := left.pop(0)) is None:
+            return
+        status, code = error
+        if not code:
+            raise EndpointConnectionError(endpoint_url="https://ec2")
+        raise ClientError(
+            {"Error": {"Code": code, "Message": ""}, "ResponseMetadata": {"HTTPStatusCode": status}}, "RunInstances"
+        )
+
+    monkeypatch.setattr(launcher.provider, "create_node", create_node)
+    with pytest.raises(kind):
+        launcher.make(["gpus-0", "gpus-1"])
+
+
+def test_machines_that_do_not_run_in_time_may_be_there(ec2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_launcher, "START_TIMEOUT_S", -1.0)
+    monkeypatch.setattr(on_launcher.Launcher, "_address", lambda self, node: None)
+    with pytest.raises(on_launcher.UnsureError) as caught:
+        on_launcher.create(order())
+    assert "not all machines run" in refusal(caught.value.__cause__ or caught.value, order()["machines"])
 
 
 def test_a_refusal_is_what_ray_printed_where_its_error_says_nothing(
@@ -155,16 +217,16 @@ def test_a_list_on_azure_makes_nothing_and_is_empty_before_the_first_up(monkeypa
     azure = order() | {"config": AZURE, "machines": vars(machines_of(AZURE, "azure.yaml", None))}
     monkeypatch.setattr(on_launcher, "Launcher", NoGroup)
     error: Exception = ResourceNotFoundError("(ResourceGroupNotFound)")
-    assert on_launcher.list_machines(azure) == {"machines": [], "taken": []}
+    assert on_launcher.list_machines(azure) == {"machines": []}
     error = RuntimeError("no way to it")
     with pytest.raises(RuntimeError):
         on_launcher.list_machines(azure)
 
 
 def test_a_list_tells_on_order_which_gpus_the_type_has(ec2: Any) -> None:
-    assert on_launcher.list_machines(order()) == {"machines": [], "taken": []}
+    assert on_launcher.list_machines(order()) == {"machines": []}
     told = on_launcher.list_machines(order() | {"gpus": True})
-    assert told == {"machines": [], "taken": [], "gpus": {"gpus": [["H100", 8]], "why": ""}}
+    assert told == {"machines": [], "gpus": {"gpus": [["H100", 8]], "why": ""}}
     assert instance_gpus.told_by_aws(ec2, "m5.large") == {"gpus": [], "why": "this type has no GPUs"}
     assert instance_gpus.told_by_aws(ec2, "p5.49xlarge") == {"gpus": [], "why": "there is no such type in this region"}
     assert instance_gpus.told_by_aws(ec2, "")["gpus"] is None

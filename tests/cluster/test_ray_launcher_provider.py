@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from cluster import ray_launcher_provider
+from cluster import launcher_setup, ray_launcher_provider
 from cluster.config_file import load
 from cluster.errors import ClusterError
 from cluster.launcher_request import LauncherRequest
@@ -127,7 +127,7 @@ def test_a_setup_command_that_fails_is_told_by_its_number_alone() -> None:
 
     commands = ["true", "curl -H 'Authorization: token secret'"]
     with pytest.raises(SshError) as failed:
-        ray_launcher_provider._run_all(cast(Ssh, Host()), commands)
+        launcher_setup.run_all(cast(Ssh, Host()), commands)
     assert str(failed.value) == "setup command 2 of 2 failed\nhost gpus-1: bash ended with exit code 1"
 
 

@@ -19,11 +19,13 @@ from cluster.accelerators import Accelerator
 from cluster.errors import ClusterError
 from cluster.gcp_spec import GcpTpuProviderSpec
 from cluster.gcp_tpu_provider import GcpTpuProvider
+from cluster.leftovers import leftovers, request_id
 from cluster.place_code import Code
 from cluster.plan import Action
 from cluster.record import Cluster, cluster_folder, save_spec
 from cluster.spec import ClusterSpec
 from cluster.ssh_provider import SshProvider
+from cluster.tpu_health import unhealthy
 from cluster.tpu_key import make_key
 from cluster.tpu_labelled import delete_labelled, labelled
 from cluster.tpu_self_delete import delete_from_inside
@@ -176,9 +178,72 @@ def test_a_slice_that_cannot_be_mended_is_given_back_and_no_other(zone: Zone, mo
         provider.mend(cast(Cluster, None), ["pod-1-w0"], NO_CODE, zone.said.append)
     assert [name for method, name in zone.fake.calls if method == "CreateQueuedResource"] == ["pod-1"]
     assert "pod-1: PREEMPTED; deleting it, to ask for it again" in zone.said and provider.troubles() == []
-    provider.unmend(NO_CODE)
-    assert {key.rpartition("/")[2] for key in zone.fake.there()} == {"pod-0"}
+    monkeypatch.setattr(SshProvider, "unmend", fail)
+    with pytest.raises(ClusterError, match="ssh is at its end"):
+        provider.unmend(NO_CODE)
+    assert {key.rpartition("/")[2] for key in zone.fake.there()} == {"pod-0"}, "whatever ssh says"
     assert [trouble.by_order for trouble in provider.troubles()] == [True]
+    provider.close()
+
+
+def test_an_unhealthy_slice_is_told_and_asked_for_again_where_it_has_lost_a_host(
+    zone: Zone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gcp_tpu_provider, "SSHD_TIMEOUT_S", 0.0)
+    provider = zone.provider()
+    zone.begin(provider)
+    assert unhealthy(zone.spec) == []
+    zone.fake.health("pod-1", "UNHEALTHY_MAINTENANCE")
+    [line] = unhealthy(zone.spec)
+    assert line.startswith("slice pod-1: READY UNHEALTHY_MAINTENANCE, as its cloud says; should a host of it be lost")
+    assert provider.plan_mend([]) == [], "it works yet"
+    delete, create, *_ = provider.plan_mend(["pod-1-w1"])
+    assert (delete.verb, delete.name, delete.detail) == ("delete", "pod-1", "READY UNHEALTHY_MAINTENANCE")
+    assert (create.verb, create.name) == ("create", "pod-1")
+    zone.fake.calls.clear()
+    with pytest.raises(ClusterError, match="host pod-1-w"):  # nobody answers there
+        provider.mend(cast(Cluster, None), ["pod-1-w1"], NO_CODE, zone.said.append)
+    assert "pod-1: READY UNHEALTHY_MAINTENANCE; deleting it, to ask for it again" in zone.said
+    assert [name for method, name in zone.fake.calls if method == "CreateQueuedResource"] == ["pod-1"]
+    assert unhealthy(zone.spec) == []
+    zone.fake.order("ListNodes", code="PERMISSION_DENIED", message="no", times=1)
+    assert unhealthy(zone.spec) == []
+    provider.close()
+
+
+def fail(*_: Any) -> None:
+    raise ClusterError("ssh is at its end")
+
+
+def test_a_slice_that_is_taken_from_under_the_head_is_not_mended(zone: Zone) -> None:
+    provider = zone.provider()
+    zone.begin(provider)
+    zone.fake.suspend("pod-0")  # the head answers yet
+    zone.fake.calls.clear()
+    with pytest.raises(ClusterError, match=r"slice pod-0 is SUSPENDING, and the head is on it: `up` again"):
+        provider.mend(cast(Cluster, None), ["pod-0-w1"], NO_CODE, zone.said.append)
+    provider.unmend(NO_CODE)
+    assert {method for method, _ in zone.fake.calls} <= {"ListQueuedResources", "ListNodes"}
+
+
+@pytest.mark.parametrize(
+    ("happens", "state", "by_order"),
+    [
+        (lambda fake: fake.suspend("pod-1"), "SUSPENDING", False),
+        (lambda fake: fake.suspend("pod-1", by="USER"), "SUSPENDING", True),
+        (lambda fake: fake.stop("pod-1"), "STOPPED", True),
+        (lambda fake: (fake.stop("pod-1"), fake.suspend("pod-1")), "STOPPED", False),
+    ],
+)
+def test_what_a_person_has_ended_is_told_from_what_was_taken(
+    zone: Zone, happens: Any, state: str, by_order: bool
+) -> None:
+    provider = zone.provider()
+    zone.begin(provider)
+    happens(zone.fake)
+    [trouble] = provider.troubles()
+    assert (trouble.text, trouble.by_order) == (f"slice pod-1: {state}", by_order)
+    assert trouble.gone == ("pod-1-w0", "pod-1-w1")
 
 
 QUOTA = "Quota limit 'TPUV4sPreemptiblePodPerProjectPerZone' has been exceeded. Limit: 0 in zone us-central2-b."
@@ -425,12 +490,23 @@ def test_a_head_deletes_its_own_cluster_and_its_own_slice_last(zone: Zone) -> No
         delete_from_inside(provider.slices.cloud, "pod", ["10.9.9.9"])
     zone.fake.calls.clear()
     delete_from_inside(provider.slices.cloud, "pod", ["127.0.0.1", "127.0.1.10"])
-    [head, _] = provider.troubles()
+    [head, other] = provider.troubles()
     assert head.text in ("slice pod-0: DELETING", "slice pod-0: ABSENT")
+    assert other.text == "slice pod-1: ABSENT", "the head's is deleted when the others are gone"
     assert (head.head_is_gone, head.by_order) == (True, True)
     deleted = [name.rpartition("/")[2] for method, name in zone.fake.calls if method == "DeleteQueuedResource"]
     assert deleted == ["pod-1", "pod-0"]
     assert provider.delete(NO_CODE) == [] and [key.rpartition("/")[2] for key in zone.fake.there()] == ["other"]
+
+
+def test_a_head_that_cannot_delete_another_slice_stays_to_try_again(zone: Zone, monkeypatch: Any) -> None:
+    monkeypatch.setattr(tpu_delete, "DELETE_TIMEOUT_S", 0.1)
+    provider = zone.provider()
+    zone.begin(provider)
+    zone.fake.order("DeleteQueuedResource", code="PERMISSION_DENIED", message="no", times=100)
+    with pytest.raises(ClusterError, match=r"and maybe billed: pod-1 \(READY\); the head tries again"):
+        delete_from_inside(provider.slices.cloud, "pod", ["127.0.1.10"])
+    assert not [name for method, name in zone.fake.calls if method.startswith("Delete") and name.endswith("pod-0")]
 
 
 def test_nothing_of_the_credentials_is_on_record_or_said(zone: Zone, folder: Path, state_folder: Path) -> None:
@@ -453,7 +529,27 @@ def test_what_has_our_label_is_found_in_all_zones_and_can_be_deleted(zone: Zone)
         ("pod-0", "pod", "READY", True), ("pod-1", "pod", "READY", True)
     ]  # fmt: skip
     assert found[0].where == f"test-project@{zone.spec.provider.endpoint}/us-central2-b" and found[0].created
+    assert {one.id for one in found} == {request_id("pod")} and leftovers(found, ["pod"]) == []
+    delete_labelled(dataclasses.replace(found[0], id="0ther"))
+    assert len(labelled(zone.spec.provider.place)) == 2, "it is of another request of that name"
     delete_labelled(found[0])
     assert sorted(key.rpartition("/")[2] for key in zone.fake.there()) == ["pod-1", "pod-1", "somebodys"]
     with pytest.raises(ClusterError, match=r"needs roles/tpu\.admin in other-project"):
         labelled(f"other-project@{zone.spec.provider.endpoint}")
+
+
+def test_a_zone_that_does_not_answer_is_named_and_nothing_is_taken_for_gone(
+    zone: Zone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tpu_cloud, "FIRST_RETRY_S", 0.01)
+    monkeypatch.setattr(tpu_cloud, "RETRY_FOR_S", 0.2)
+    provider = zone.provider()
+    zone.begin(provider)
+    assert isinstance(zone.spec.provider, GcpTpuProviderSpec)
+    zone.fake.silent_zones = {"us-west4-a"}
+    with pytest.raises(ClusterError, match="no answer from us-west4-a: what is there is not known"):
+        labelled(zone.spec.provider.place)
+    assert len(provider.slices.now()) == 2, "of a zone that answers"
+    zone.fake.silent_zones = {"us-central2-b"}
+    [left] = provider.delete(NO_CODE)
+    assert "no answer from us-central2-b" in left and len(zone.fake._nodes) == 2

@@ -137,6 +137,7 @@ def test_what_somebody_has_deleted_is_not_asked_for_unbidden() -> None:
     taken = Trouble(text="slice pod-1: PREEMPTED", gone=("pod-1-w0", "pod-1-w1"))
     deleted = Trouble(text="slice pod-2: ABSENT", gone=("pod-2-w0",), by_order=True)
     ill = Trouble(text="slice pod-3: READY UNHEALTHY_MAINTENANCE")
-    lost = ["pod-1-w1", "pod-2-w0", "pod-3-w0"]
-    assert taken_hosts([taken, deleted, ill], lost) == (["pod-1-w1"], "slice pod-1: PREEMPTED")
+    head = Trouble(text="slice pod-0: SUSPENDING", gone=("pod-0-w0", "pod-0-w1"), head_is_gone=True)
+    lost = ["pod-1-w1", "pod-2-w0", "pod-3-w0", "pod-0-w1"]
+    assert taken_hosts([head, taken, deleted, ill], lost) == (["pod-1-w1"], "slice pod-1: PREEMPTED")
     assert taken_hosts([taken], ["pod-3-w0"]) == ([], "")

@@ -102,6 +102,7 @@ class FakeTpu:
         calls: (method, name) of all calls, as they came in.
         secrets: what clients have shown to be let in.
         zone_delay_s: how long it takes, by zone, to say which types are there.
+        silent_zones: of which lists say that they do not answer.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class FakeTpu:
         self._stopped, self._go_on = threading.Event(), threading.Event()
         self.partial: set[str] = set()
         self.zone_delay_s: dict[str, float] = {}
+        self.silent_zones: set[str] = set()
         self.calls: list[tuple[str, str]] = []
         self.secrets: set[str] = set()
 
@@ -145,6 +147,19 @@ class FakeTpu:
             request = next((r for key, r in self._requests.items() if key.endswith(f"/{name}")), None)
             if request is not None:
                 self._set(request, RequestState.SUSPENDED)
+        self._machines.give_back(name)
+
+    def suspend(self, name: str, by: str = "SERVICE") -> None:
+        """A slice begins to be taken away, by Google or by the order of a USER; its machines are there yet."""
+        with self._lock:
+            request = self.request(name)
+            request.state.state_initiator = tpu_v2.QueuedResourceState.StateInitiator[by]
+            self._set(request, RequestState.SUSPENDING)
+
+    def stop(self, name: str) -> None:
+        """A person stops a TPU VM."""
+        with self._lock:
+            self._node(name).state = NodeState.STOPPED
         self._machines.give_back(name)
 
     def fail(self, name: str, code: int, message: str) -> None:
@@ -277,14 +292,21 @@ class FakeTpu:
 
     def _ListQueuedResources(self, request: Any) -> Any:
         zone = self._zone(request.parent)
-        found = [r for key, r in self._requests.items() if zone == ANYWHERE or f"/{zone}/" in key]
-        return tpu_v2.ListQueuedResourcesResponse(queued_resources=found)
+        found = [r for key, r in self._requests.items() if self._is_listed(key, zone)]
+        return tpu_v2.ListQueuedResourcesResponse(queued_resources=found, unreachable=self._unreachable(request))
 
     def _ListNodes(self, request: Any) -> Any:
         zone = self._zone(request.parent)
-        return tpu_v2.ListNodesResponse(
-            nodes=[n for key, n in self._nodes.items() if zone == ANYWHERE or f"/{zone}/" in key]
-        )
+        found = [n for key, n in self._nodes.items() if self._is_listed(key, zone)]
+        return tpu_v2.ListNodesResponse(nodes=found, unreachable=self._unreachable(request))
+
+    def _is_listed(self, key: str, zone: str) -> bool:
+        own = key.split("/")[3]
+        return zone in (ANYWHERE, own) and own not in self.silent_zones
+
+    def _unreachable(self, request: Any) -> list[str]:
+        parent, _, asked = request.parent.rpartition("/")
+        return [f"{parent}/{zone}" for zone in sorted(self.silent_zones) if asked in (ANYWHERE, zone)]
 
     def _ListAcceleratorTypes(self, request: Any) -> Any:
         zone = self._zone(request.parent)
