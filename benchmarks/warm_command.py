@@ -38,9 +38,14 @@ def run_forked(
         raise RuntimeError(f"cannot fork: {threading.active_count()} threads run")
     sys.stdout.flush()
     sys.stderr.flush()
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+    with (
+        tempfile.TemporaryDirectory(prefix="slf-") as temporary,  # a fork's own are not removed at its end
+        tempfile.TemporaryFile() as out,
+        tempfile.TemporaryFile() as err,
+    ):
         pid = os.fork()
         if pid == 0:
+            tempfile.tempdir = temporary
             _become_command(arguments, environment, out.fileno(), err.fileno())
         code = _wait(pid, timeout_s)
         texts = []

@@ -67,12 +67,13 @@ def first_cause(
         return FirstCause(sentence=f"{where} was killed by signal {_signal_name(first.signal)}{during}{hint}")
     if first.error is not None:
         error = first.error
-        message = error["message"] + (_out_of_memory(same) if error["type"] == "MemoryError" else "")
+        hint = _out_of_memory(same) if error["type"] == "MemoryError" else ""
+        message = f": {error['message']}" if error["message"] else ""
         cause = Cause(error.get("cause", Cause.FAILURE))
         return FirstCause(
             sentence=_absent(error, hosts)
             + f"{where} raised {error['type']}"
-            + (f"{during}: {message}" if "\n" in message else f": {message}{during}"),
+            + (f"{during}{message}{hint}" if "\n" in message else f"{message}{hint}{during}"),
             # What our own checks found their sentence tells; where in our code is of no use, and on record.
             details=error["traceback"].rstrip() if cause is Cause.FAILURE else "",
             cause=cause,

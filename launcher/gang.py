@@ -20,6 +20,7 @@ from launcher.rank.exit_codes import EXIT_PORT_LOST
 from launcher.rank_process import Message
 from launcher.stack_files import write_stacks
 from launcher.stacks import innermost
+from launcher.user_lines import users_part
 from launcher.watchdog import Finding
 
 GRACE_S = 0.3  # after the first bad end: time for equal errors of other ranks, and for the death behind an error
@@ -270,7 +271,8 @@ class Gang:
     def _handle(self, rank: RankStatus, event: Message) -> None:
         kind = event["type"]
         if kind == "log":
-            self._last_words[rank.rank] = event["text"].strip().rpartition("\n")[2][-MAX_LAST_WORDS:]
+            words = [part.strip() for line in event["text"].split("\n") if (part := users_part(line)) and part.strip()]
+            self._last_words[rank.rank] = words[-1][-MAX_LAST_WORDS:] if words else self._last_words.get(rank.rank, "")
         elif kind == "coordinator":
             self._coordinator.set_result(event["address"])
         elif kind == "phase":

@@ -68,7 +68,11 @@ class SelfDown:
         before = job.record.checkpoint_step
         if job.moves is not None:
             job.moves.ask_for_save()
-        while not job.record.state.ended and job.record.checkpoint_step == before and time.monotonic() < until:
+        while not job.record.state.ended and time.monotonic() < until:
+            newest = job.record.checkpoint_step
+            if newest is not None and (before is None or newest > before):
+                break
+            before = newest  # an attempt that has just begun may go on from an older one
             await asyncio.sleep(COMMIT_PERIOD_S)
         await self._cancel(job, cancel)
 

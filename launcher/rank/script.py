@@ -23,6 +23,8 @@ KNOWS = ("cause", "suspects", "ranks")  # what an error of ours may know: see `l
 # The watchdog names who does not come after five minutes; JAX itself would blame whoever waits.
 INITIALIZATION_TIMEOUT_S = 1200
 JAX_TIMEOUT_S = 300
+# A rank may prepare data for so long before it compiles what all compile; nobody else names who does not come.
+COMPARE_TIMEOUT_S = 1800.0
 
 
 class ScriptRank:
@@ -174,7 +176,7 @@ class ScriptRank:
         from workloads.agreement import programs
         from workloads.exchange import Exchange
 
-        exchange = Exchange(state.process_id, state.num_processes)
+        exchange = Exchange(state.process_id, state.num_processes, COMPARE_TIMEOUT_S)
         if self._assignment["program_barrier"]:
             programs.install(exchange, host=self._assignment["host"], emit=self._control.send)
         if self._assignment["watch_launches"]:

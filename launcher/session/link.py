@@ -11,8 +11,8 @@ from launcher.errors import FailureError
 from launcher.protocol import Connection, Message
 from launcher.sending import ask_on
 from launcher.session.errors import GangEndedError
-from launcher.session.user_lines import UserLines
 from launcher.submission import Prepared
+from launcher.user_lines import UserLines
 
 HANG_UP_S = 5.0
 

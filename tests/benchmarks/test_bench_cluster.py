@@ -22,6 +22,10 @@ try:
     run_forked(["workloads"], dict(os.environ), 0.0)
 except subprocess.TimeoutExpired as error:
     print(error)
+import warm_command
+from launcher.temporary import temporary_folder
+warm_command.main = lambda: print(temporary_folder())
+print(run_forked([], dict(os.environ), 30).stdout, end="")
 """
 SLEEP = "import time; time.sleep(100)"
 AGENT = f"import os, subprocess, sys; subprocess.Popen([sys.executable, '-c', '{SLEEP}', os.environ['WORD']]); {SLEEP}"
@@ -32,11 +36,12 @@ def test_a_fork_does_what_a_command_does(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "HERE": str(tmp_path)}
     command = [sys.executable, "-c", FORKED]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    version, unknown, no_cluster, late = done.stdout.splitlines()
+    version, unknown, no_cluster, late, temporary = done.stdout.splitlines()
     assert version.startswith("[0, 'spmd-launch, version ")
     assert unknown.startswith("[2, '', \"error: no command 'submitt'; did you mean 'submit'?")
     assert no_cluster.startswith("[2, '', 'error: ")
     assert late == "Command '['workloads']' timed out after 0.0 seconds"
+    assert "/spmd-launch-" in temporary and not Path(temporary).exists()
 
 
 def test_ranks_of_every_attempt_are_found_and_templates_of_hosts_are_none(

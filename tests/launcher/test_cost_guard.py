@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -21,6 +21,7 @@ from launcher.errors import UserError
 from launcher.job import JobState
 from launcher.job_folder import JobFolder
 from launcher.job_record import JobRecord
+from launcher.job_run import JobRun
 from launcher.limits import Reason
 from launcher.self_down import way_on
 from tests.cluster.test_record import _cluster, _save
@@ -37,6 +38,7 @@ class Job:
         self.record = JobRecord(self.spec, JobFolder.create(self.spec, "laptop"), storage)
         self.record.enqueue()
         self.record.state = state
+        self.moves = None
 
 
 @pytest.fixture
@@ -153,6 +155,30 @@ def test_what_becomes_of_a_job_depends_on_where_its_checkpoints_are(
     assert "--resume far" in way_on(far.record, limited.spec, before=True)
     for job in (far, near):
         job.record.close()
+
+
+def test_a_job_is_ended_after_a_new_commit_not_where_an_attempt_begins(
+    limited: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(self_down, "COMMIT_PERIOD_S", 0.01)
+    job = Job("runs", str(tmp_path))
+    ended: list[int | None] = []
+    job.record.checkpoint_step = 40
+
+    async def cancel(name: str, why: str) -> None:
+        ended.append(job.record.checkpoint_step)
+
+    async def run() -> None:
+        down = self_down.SelfDown(limited, {}, "after 5s without a job")
+        saving = asyncio.ensure_future(down._save_and_cancel(cast(JobRun, job), cancel, time.monotonic() + 30.0))
+        for step in (20, 30):  # the step of 40 was damaged; a commit
+            await asyncio.sleep(0.1)
+            job.record.checkpoint_step = step
+        await saving
+
+    asyncio.run(run())
+    assert ended == [30]
+    job.record.close()
 
 
 def test_who_cannot_delete_what_costs_money_says_so_and_tries_again(

@@ -117,6 +117,13 @@ def test_ranks_that_the_lease_has_ended_were_lost(tmp_path: Path) -> None:
     assert found.sentence == f"ranks 0 on h0, 1 on h1 each was lost during 'start': {exits['lost']}"
 
 
+def test_the_last_words_of_a_process_are_its_own(tmp_path: Path) -> None:
+    gloos = "[Gloo] Rank 0 is connected to 1 peer ranks. Expected number of connected peer ranks is : 1\n"
+    logs = [{"type": "log", "text": text} for text in (f"no such user\n{gloos}", gloos)]
+    found, _ = run(tmp_path, [RankAgent(*logs, {"type": "exit", "code": 7})])
+    assert found.sentence.endswith("without a Python exception; its last words: 'no such user'")
+
+
 def end(**how: Any) -> RankEnd:
     return RankEnd(rank=0, host="h0", **how)
 

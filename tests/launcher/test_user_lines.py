@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.session.user_lines import UserLines
+from launcher.user_lines import UserLines
 
 WHOLE = "[Gloo] Rank 0 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3\n"
 TORN = "0 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3\n"

@@ -1,4 +1,4 @@
-"""What a gang's user sees of all that a rank writes: their own lines, without those of gloo, XLA and the launcher.
+"""What is the user's of all that a rank writes: their own lines, without those of gloo, XLA and the launcher.
 
 Gloo's threads write a message piece by piece, and whoever flushes first tears the others' apart: what a user prints,
 or the end of a call, can come between any two pieces. Where a tear leaves a doubt, the line is shown.
@@ -23,18 +23,18 @@ class UserLines:
     def add(self, text: str) -> list[str]:
         """The user's lines among those that `text` has completed."""
         *lines, self._rest = (self._rest + text).split("\n")
-        return [shown for line in lines if (shown := _users(line)) is not None]
+        return [shown for line in lines if (shown := users_part(line)) is not None]
 
     def end(self) -> list[str]:
         """A call has ended: what it has printed last may have no line end. What gloo has begun comes later."""
         if not self._rest or _GLOOS.fullmatch(self._rest):
             return []
         line, self._rest = self._rest, ""
-        shown = _users(line)
+        shown = users_part(line)
         return [] if shown is None else [shown]
 
 
-def _users(line: str) -> str | None:
+def users_part(line: str) -> str | None:
     """The user's part of a whole line; None: it is not theirs."""
     if _GLOOS.fullmatch(line):
         return None
