@@ -135,9 +135,9 @@ def test_a_script_that_passes_its_own_arguments_has_its_way(user: Cli) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    out = user("run", "--name", "own", "--env", f"PORT={port}", "--", "python", "own.py")
+    out = user("run", "--name", "own-port", "--env", f"PORT={port}", "--", "python", "own.py")
     assert "rank 0 is process 1 of 2" in out and "rank 1 is process 0 of 2" in out
-    assert not user.events("own", "coordinator")
+    assert not user.events("own-port", "coordinator")
 
 
 def test_nothing_of_ours_is_in_the_scripts_way(user: Cli) -> None:

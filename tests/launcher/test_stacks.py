@@ -31,6 +31,13 @@ threading.Thread(target=threading.Event().wait, daemon=True).start()
 Start = Callable[..., tuple[int, Path]]
 
 
+def wait_for_state(pid: int, state: str) -> None:
+    deadline = time.monotonic() + 20
+    while kernel_state(pid) != state:
+        assert time.monotonic() < deadline, f"state {kernel_state(pid)!r}, not {state!r}"
+        time.sleep(0.01)
+
+
 @pytest.fixture
 def start(tmp_path: Path, children: list[subprocess.Popen[str]]) -> Start:
     """Starts a process that gets stuck; returns its pid and its log."""
@@ -44,6 +51,7 @@ def start(tmp_path: Path, children: list[subprocess.Popen[str]]) -> Start:
         children.append(process)
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         time.sleep(0.2)
+        wait_for_state(process.pid, "S" if how == "stuck" else "R")
         return process.pid, log
 
     return start
@@ -56,7 +64,7 @@ def test_a_process_stuck_in_c_shows_native_and_python_frames(start: Start) -> No
     assert "lock_PyThread_acquire_lock" in text or "libpython" in text or "libc" in text
     assert text.count("Thread ") >= 2
     assert innermost(text) == "program.py:9 in stuck_in_c"
-    assert kernel_state(pid) == "S", "it goes on as before"
+    wait_for_state(pid, "S")  # it goes on as before; just after it was let go, it runs for a moment
 
 
 def test_a_process_that_holds_pythons_lock_in_c_shows_where(start: Start) -> None:
@@ -67,8 +75,7 @@ def test_a_process_that_holds_pythons_lock_in_c_shows_where(start: Start) -> Non
 def test_a_stopped_process_shows_its_python_frames_and_stays_stopped(start: Start) -> None:
     pid, log = start("stuck")
     psutil.Process(pid).send_signal(signal.SIGSTOP)
-    while kernel_state(pid) != "T":
-        time.sleep(0.01)
+    wait_for_state(pid, "T")
     text = take_stacks(pid, log)
     assert text.startswith(f"process {pid}, state T")
     assert innermost(text) == "program.py:9 in stuck_in_c"
@@ -85,7 +92,7 @@ def test_without_py_spy_the_process_tells_itself(start: Start, monkeypatch: pyte
     assert innermost(text) == "program.py:9 in stuck_in_c"
     assert "py-spy is not installed" in text and "what it wrote before" not in text
     assert "no stack can be had of it (py-spy is not installed" in take_stacks(without_handler, log)
-    assert kernel_state(without_handler) == "S", "the signal would have ended it"
+    wait_for_state(without_handler, "S")  # the signal would have ended it
 
 
 def test_what_is_gone_is_told_so(tmp_path: Path) -> None:
