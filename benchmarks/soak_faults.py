@@ -11,7 +11,8 @@ import psutil
 from bench_cluster import Bench
 from soak_plan import Throw
 
-DAMAGED_BYTES = 16  # one in five bytes of such a file carries nothing
+from launcher.rank.damage import damage
+from workloads.storage.folders import step_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,14 +72,10 @@ def _supervisor(bench: Bench) -> psutil.Process:
 
 
 def _damage_newest(storage: Path, draw: random.Random) -> int | None:
-    """Flips bits in the largest file of the newest checkpoint that counts; returns its step, None if there is none."""
+    """Damages the newest checkpoint that counts; returns its step, None if there is none."""
     manifests = sorted(storage.glob("step_*/manifest.json"))
     if not manifests:
         return None
     folder = manifests[-1].parent
-    largest = max((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
-    data = bytearray(largest.read_bytes())
-    for place in draw.sample(range(len(data)), min(DAMAGED_BYTES, len(data))):
-        data[place] ^= 1 << draw.randrange(8)
-    largest.write_bytes(data)
-    return int(folder.name.removeprefix("step_").partition(".")[0])
+    damage(folder, draw)
+    return step_of(folder.name)

@@ -62,9 +62,8 @@ def wrong(throw: Throw, told: str, events: Sequence[Mapping[str, Any]], report_s
     """
     case = next(case for case in CASES if case.kind == throw.kind)
     fault = Injection(case=case, workload="", step=throw.step, place=throw.place)
-    special = (
-        {} if throw.kind == "corrupt-checkpoint" else SPECIAL
-    )  # of that it is told when the next attempt has begun
+    # Of a damaged checkpoint it is told when the next attempt has begun.
+    special = {} if throw.kind == "corrupt-checkpoint" else SPECIAL
     problems = report_problems(fault, told, Evidence(events=events), special)
     if case.report_s is not None and report_s > case.report_s * slack:
         problems.append(f"reported after {report_s:.1f} s, not {case.report_s * slack:g}")

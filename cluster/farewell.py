@@ -46,6 +46,12 @@ class Farewell:
         at = datetime.datetime.fromisoformat(self.ended).astimezone()
         return "\n  ".join([f"took itself down at {at:%H:%M} on {at:%d %B}, {self.why}", *self.left])
 
+    @classmethod
+    def now(cls, cluster: Cluster, why: str, jobs: Mapping[str, Mapping[str, str]]) -> "Farewell":
+        """Of a cluster that ends at this moment."""
+        ended = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+        return cls(name=cluster.name, cluster_id=cluster.cluster_id, ended=ended, why=why, jobs=jobs)
+
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 

@@ -181,7 +181,7 @@ class GcpTpuProvider:
         ]
 
     def _trouble(self, slice_: Slice, *, is_head: bool) -> Trouble:
-        words = f"slice {slice_.name}: {slice_.state} {slice_.health}".strip()
+        words = f"slice {slice_.name}: {slice_.condition}"
         gone = slice_.is_dead or slice_.is_going or not slice_.is_there
         hosts = tuple(target.name for target in self._targets(slice_)) if gone else ()
         return Trouble(text=words, head_is_gone=is_head and gone, by_order=slice_.is_by_order, gone=hosts)

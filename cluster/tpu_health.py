@@ -18,7 +18,7 @@ def unhealthy(spec: ClusterSpec) -> list[str]:
     except ClusterError:  # all hosts answer, and that is what was asked first
         return []
     return [
-        f"slice {slice_.name}: {slice_.state} {slice_.health}, as its cloud says; should a host of it be lost, "
+        f"slice {slice_.name}: {slice_.condition}, as its cloud says; should a host of it be lost, "
         "`spmd-launch up FILE` asks for another slice in its place"
         for slice_ in found
     ]

@@ -22,13 +22,11 @@ def plan_up(slices: TpuSlices, found: Sequence[Slice], lost: Collection[str] = (
 
 def _plan_slice(slices: TpuSlices, slice_: Slice, is_lost: bool) -> list[Action]:
     name, spec = slice_.name, slices.spec
-    # What ends is asked for again when it is gone, as `TpuSlices.ask_for` does.
-    ends = not slices.adopted and (slice_.is_dead or slice_.is_going or (is_lost and slices.is_ill(slice_)))
+    ends = not slices.adopted and slices.is_given_up(slice_, is_lost=is_lost)
     if slice_.is_there and not ends:
         return [Action(verb="keep", kind="TPU VM" if slice_.node else REQUEST, name=name, detail=slice_.state)]
     hosts = f"{spec.hardware.hosts_per_slice} host(s) x {spec.devices_per_host} device(s)"
-    state = f"{slice_.state} {slice_.health}".strip()
-    old = [Action(verb="delete", kind=REQUEST, name=name, detail=state)] if ends else []
+    old = [Action(verb="delete", kind=REQUEST, name=name, detail=slice_.condition)] if ends else []
     return [
         *old,
         Action(verb="create", kind=REQUEST, name=name, detail=f"{slices.what()}, {slices.provider.zone}"),

@@ -56,6 +56,11 @@ class Slice:
         return self.request
 
     @property
+    def condition(self) -> str:
+        """Its state, and what the cloud says of its health where that is not well."""
+        return f"{self.state} {self.health}".strip()
+
+    @property
     def is_there(self) -> bool:
         return bool(self.request or self.node)
 

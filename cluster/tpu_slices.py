@@ -81,6 +81,10 @@ class TpuSlices:
         """Whether all its machines are there, and the cloud says that it is not well."""
         return self.is_ready(slice_) and slice_.health != ""
 
+    def is_given_up(self, slice_: Slice, *, is_lost: bool) -> bool:
+        """Whether it ends, to be asked for again; of an unhealthy one, whether a host of it is lost already decides."""
+        return slice_.is_dead or slice_.is_going or (is_lost and self.is_ill(slice_))
+
     def ours(self) -> list[Slice]:
         """All that this cluster's `up` has made, those of an earlier cluster file too."""
         request_id = self.request_id()
@@ -116,11 +120,9 @@ class TpuSlices:
             self.remember(secrets.token_hex(4))
         found = [slice_ for slice_ in self.now() if only is None or slice_.name in only]
         self._require_ours(found)
-        ill = [slice_ for slice_ in found if self.is_ill(slice_)] if only is not None else []
-        bad = [slice_ for slice_ in found if slice_.is_dead or slice_.is_going or slice_ in ill]
+        bad = [slice_ for slice_ in found if self.is_given_up(slice_, is_lost=only is not None)]
         for slice_ in bad:
-            state = f"{slice_.state} {slice_.health}".strip()
-            say(f"{slice_.name}: {state}{_because(slice_)}; deleting it, to ask for it again")
+            say(f"{slice_.name}: {slice_.condition}{_because(slice_)}; deleting it, to ask for it again")
         names = [slice_.name for slice_ in found if slice_ in bad or not slice_.is_there]
         if bad:
             self._delete(lambda slice_: slice_.name in names)

@@ -8,6 +8,7 @@ from typing import Any
 from launcher.aftermath import is_of_communication
 from launcher.job import RankEnd
 from launcher.recovery import Cause
+from launcher.words import first_of
 
 # With these an operating system ends processes when its machine is shut down.
 SHUTDOWN = (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
@@ -115,9 +116,8 @@ def _absent(error: Mapping[str, Any], hosts: Sequence[str]) -> str:
     absent = [rank for rank in error.get("ranks", ()) if rank < len(hosts)]
     if not absent:
         return ""
-    listed = ", ".join(f"{rank} on host {hosts[rank]}" for rank in absent[:MAX_LISTED])
-    more = f" and {len(absent) - MAX_LISTED} more" if len(absent) > MAX_LISTED else ""
-    return f"rank{'s' if len(absent) > 1 else ''} {listed}{more} did not come where the others waited: "
+    listed = first_of([f"{rank} on host {hosts[rank]}" for rank in absent], MAX_LISTED)
+    return f"rank{'s' if len(absent) > 1 else ''} {listed} did not come where the others waited: "
 
 
 def _kind(end: RankEnd) -> tuple[object, ...]:

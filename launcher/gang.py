@@ -271,8 +271,9 @@ class Gang:
     def _handle(self, rank: RankStatus, event: Message) -> None:
         kind = event["type"]
         if kind == "log":
-            words = [part.strip() for line in event["text"].split("\n") if (part := users_part(line)) and part.strip()]
-            self._last_words[rank.rank] = words[-1][-MAX_LAST_WORDS:] if words else self._last_words.get(rank.rank, "")
+            parts = (users_part(line) for line in reversed(event["text"].split("\n")))
+            if words := next((part.strip() for part in parts if part and part.strip()), ""):
+                self._last_words[rank.rank] = words[-MAX_LAST_WORDS:]
         elif kind == "coordinator":
             self._coordinator.set_result(event["address"])
         elif kind == "phase":

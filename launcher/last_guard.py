@@ -85,19 +85,12 @@ def leave_last_words(cluster: Cluster, why: str) -> None:
     from launcher.went_down import keep_in_storage
 
     settle_lost_jobs(all_jobs(), cluster.name, DIED)
-    jobs = {folder.name: folder.job() for folder in all_jobs()}
-    farewell = Farewell(
-        name=cluster.name,
-        cluster_id=cluster.cluster_id,
-        ended=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-        why=why,
-        jobs={
-            name: {"state": job["state"], "message": job.get("message") or ""}
-            for name, job in jobs.items()
-            if job["cluster"] == cluster.name
-        },
-    )
-    keep_in_storage(farewell, cluster.spec)
+    jobs = {
+        folder.name: {"state": job["state"], "message": job.get("message") or ""}
+        for folder in all_jobs()
+        if (job := folder.job())["cluster"] == cluster.name
+    }
+    keep_in_storage(Farewell.now(cluster, why, jobs), cluster.spec)
 
 
 def _log(text: str) -> None:

@@ -58,10 +58,8 @@ class HeadWatch:
         Raises:
             HeadLostError: it has looked, and brings the cluster up anew, or has.
         """
-        name, is_held = (
-            self._cluster.name,
-            up_lock.is_held(self._cluster.name),
-        )  # in this order: it may be done just now
+        name = self._cluster.name
+        is_held = up_lock.is_held(name)  # before its record is read: it may be done just now
         known = Cluster.load(name)
         if known is not None and known.cluster_id == self._cluster.cluster_id:
             return is_held

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from launcher.recovery import Cause
+from launcher.words import first_of
 
 MOST_BLOCKS = 64  # that a replay is asked for: one fault seldom touches more, and a task stays small
-MOST_SHOWN = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,7 +113,7 @@ def settle(case: OpenCase, digests: Mapping[str, str]) -> Finding:
     where = f"replay from step {case.start} to {case.step}"
     if not telling:
         return Finding(
-            sentence=f"{where} does not tell which copy was wrong: of {_listed(list(case.blocks))} none had the bits "
+            sentence=f"{where} does not tell which copy was wrong: of {first_of(list(case.blocks))} none had the bits "
             "of the replay. Either the damage had reached all copies before it was found (a smaller --check-every "
             "finds it sooner), or these steps do not give the same bits twice"
         )
@@ -123,14 +123,9 @@ def settle(case: OpenCase, digests: Mapping[str, str]) -> Finding:
     devices: dict[str, list[str]] = {}
     for host, _, device in (holder.partition("/") for holder in wrong):
         devices.setdefault(host, []).append(device)
-    places = [f"{_listed(found)} (rank {case.hosts.index(host)}, host {host})" for host, found in devices.items()]
+    places = [f"{first_of(found)} (rank {case.hosts.index(host)}, host {host})" for host, found in devices.items()]
     copies, were = ("copies", "were") if len(wrong) > 1 else ("copy", "was")
     return Finding(
-        sentence=f"{where} tells: the {copies} of {_listed(telling)} on {' and '.join(places)} {were} wrong",
+        sentence=f"{where} tells: the {copies} of {first_of(telling)} on {' and '.join(places)} {were} wrong",
         suspects=tuple(devices),
     )
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - MOST_SHOWN
-    return ", ".join(names[:MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import dataclasses
-import datetime
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -90,13 +89,8 @@ class SelfDown:
         with contextlib.suppress(TimeoutError):
             copies = asyncio.gather(*(record.mirrored() for record in records), return_exceptions=True)
             await asyncio.wait_for(copies, MIRROR_TIMEOUT_S)
-        farewell = Farewell(
-            name=self._cluster.name,
-            cluster_id=self._cluster.cluster_id,
-            ended=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-            why=self.why,
-            jobs={record.spec.name: {"state": record.state, "message": record.message} for record in records},
-        )
+        jobs = {record.spec.name: {"state": record.state, "message": record.message} for record in records}
+        farewell = Farewell.now(self._cluster, self.why, jobs)
         await asyncio.sleep(READ_S)
         if self._cluster.spec.provider.is_paid:
             await asyncio.to_thread(keep_in_storage, farewell, self._cluster.spec)

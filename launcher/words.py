@@ -1,4 +1,12 @@
-"""Numbers as people read them."""
+"""Numbers and lists as people read them."""
+
+from collections.abc import Sequence
+
+
+def first_of(names: Sequence[str], most: int = 3) -> str:
+    """`a, b and 3 more`."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def number_of_bytes(count: float) -> str:

@@ -16,12 +16,13 @@ from typing import Any
 import psutil
 
 from launcher.faults import Fault
+from launcher.rank.damage import damage
 from launcher.rank.flip import flip
+from workloads.storage.folders import step_of
 from workloads.storage.manifest import MANIFEST
 
 PyTree = Any
 
-DAMAGED_BYTES = 16
 SAVE_PATIENCE_S = 5.0  # less than what makes this rank one that stands still
 OOM_SPARE_BYTES = 256 * 2**20
 AGENT, RAYLET, HOLDER = 1, 2, 3  # generations above the template, which is this process's parent
@@ -132,22 +133,13 @@ class Injector:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
 
     def _damage_newest_checkpoint(self) -> None:
-        """Flips bits in the largest file of the newest step here, if there is one; then kills this process.
-
-        Several, because one in five bytes of such a file carries nothing: a single flip there would harm nobody.
-        """
+        """Damages the newest step here, if there is one; then kills this process."""
         steps = sorted(Path(self._storage).glob("step_*"))
         if not self._own_disk:  # where a step has its manifest only after a restore
             steps = self._committed_steps()
         if steps:
-            files = [path for path in steps[-1].rglob("*") if path.is_file()]
-            largest = max(files, key=lambda path: path.stat().st_size)
-            data = bytearray(largest.read_bytes())
-            for place in random.sample(range(len(data)), min(DAMAGED_BYTES, len(data))):
-                data[place] ^= 1 << random.randrange(8)
-            largest.write_bytes(data)
-            step = int(steps[-1].name.removeprefix("step_").partition(".")[0])
-            self._say({"type": "damaged", "step": step, "path": str(largest)})
+            largest = damage(steps[-1], random.Random())
+            self._say({"type": "damaged", "step": step_of(steps[-1].name), "path": str(largest)})
         os.kill(os.getpid(), signal.SIGKILL)
 
     def _committed_steps(self) -> list[Path]:

@@ -10,19 +10,18 @@ import resource
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 from launcher.interactive import WORKLOAD
 from launcher.rank.control import Control, Message
+from launcher.rank.error_details import error_details
 from launcher.rank.exit_codes import EXIT_PORT_LOST, PortLostError
-from launcher.rank.memory import host_bytes, peak_bytes
+from launcher.rank.memory import peak_bytes
 from launcher.rank.progress import Progress
 
 OURS = ("launcher", "workloads")
-KNOWS = ("cause", "suspects", "ranks")  # what an error of ours may know: see `launcher.job.RankEnd`
 
 
 def run_rank(descriptor: int, lease_s: float) -> NoReturn:
@@ -153,16 +152,11 @@ def rendezvous(assignment: Message, control: Control) -> None:
 
 def report_error(error: BaseException, control: Control) -> None:
     """Tells the agent what was raised, at once, and leaves it in the log too."""
-    text = "".join(traceback.format_exception(error))
-    details: dict[str, Any] = {"type": type(error).__name__, "message": str(error), "traceback": text}
-    # A user's own may mean anything by these names.
-    if any(kind.__module__.partition(".")[0] in OURS for kind in type(error).__mro__):
-        details |= {name: getattr(error, name) for name in KNOWS if hasattr(error, name)}
-    if isinstance(error, MemoryError):
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        details["memory"] = {"peak_bytes": peak_bytes(usage), "host_bytes": host_bytes()}
+    is_ours = any(kind.__module__.partition(".")[0] in OURS for kind in type(error).__mro__)
+    peak = peak_bytes(resource.getrusage(resource.RUSAGE_SELF))
+    details = error_details(error, error.__traceback__, is_ours=is_ours, peak_bytes=peak)
     control.send({"type": "error", "error": details})
-    print(text, file=sys.stderr, flush=True)
+    print(details["traceback"], file=sys.stderr, flush=True)
 
 
 def leave() -> NoReturn:

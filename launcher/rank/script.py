@@ -6,7 +6,6 @@ Imported privately (`launcher.rank._spmd_launch_bootstrap`), in an environment t
 import inspect
 import os
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -15,11 +14,10 @@ from typing import Any
 from launcher.command import PHASE
 from launcher.rank.control import Control, Message, die_with_parent
 from launcher.rank.coordinator_port import announced
+from launcher.rank.error_details import error_details
 from launcher.rank.exit_codes import EXIT_PORT_LOST, PortLostError
-from launcher.rank.memory import host_bytes
 from launcher.rank.progress import Progress
 
-KNOWS = ("cause", "suspects", "ranks")  # what an error of ours may know: see `launcher.job.RankEnd`
 # The watchdog names who does not come after five minutes; JAX itself would blame whoever waits.
 INITIALIZATION_TIMEOUT_S = 1200
 JAX_TIMEOUT_S = 300
@@ -58,14 +56,9 @@ class ScriptRank:
         """Tells the agent what the script raised; call it before anything waits for its peers."""
         if os.getpid() != self._pid:  # a child of the script's is no rank
             return
-        kind = type(error)
-        details: Message = {"type": kind.__name__, "message": str(error)}
+        is_ours = type(error).__module__.partition(".")[0] == __name__.partition(".")[0]
         trace = self._of_the_script(error.__traceback__)
-        details["traceback"] = "".join(traceback.format_exception(kind, error, trace))
-        if kind.__module__.partition(".")[0] == __name__.partition(".")[0]:  # what our own checks say of the ranks
-            details |= {name: getattr(error, name) for name in KNOWS if hasattr(error, name)}
-        if isinstance(error, MemoryError):
-            details["memory"] = {"peak_bytes": 0, "host_bytes": host_bytes()}
+        details = error_details(error, trace, is_ours=is_ours, peak_bytes=0)
         self._control.send({"type": "error", "error": details})
 
     def _of_the_script(self, trace: TracebackType | None) -> TracebackType | None:

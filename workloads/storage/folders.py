@@ -41,6 +41,11 @@ def new_name(step: int, attempt_id: str) -> str:
     return f"step_{step:08d}.{attempt_id}.x{secrets.token_hex(3)}"
 
 
+def step_of(name: str) -> int:
+    """The step in a name that `new_name` has given."""
+    return int(name.removeprefix("step_").partition(".")[0])
+
+
 def find_folders(storage: str) -> list[StepFolder]:
     """All step folders, the newest step first.
 
