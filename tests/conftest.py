@@ -96,6 +96,22 @@ class Cli:
             time.sleep(max(0.1, now - began))
 
 
+def lives(process: psutil.Process) -> bool:
+    """Whether it runs; a zombie does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def command_of(process: psutil.Process) -> list[str]:
+    """The words of its command; none once it has ended, which it may at any moment."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
 def processes_of(record: dict[str, Any]) -> list[psutil.Process]:
     """Every process that carries the cluster's marker, or is of its session: Ray's wipe their environment."""
     found = []
@@ -106,13 +122,13 @@ def processes_of(record: dict[str, Any]) -> list[psutil.Process]:
                 found.append(process)
         except (psutil.Error, ProcessLookupError):
             continue
-    return [process for process in found if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    return [process for process in found if lives(process)]
 
 
 def assert_nothing_left(record: dict[str, Any], home: Path) -> None:
     """No process, no port, no temporary folder of a cluster that is down."""
     left = processes_of(record)
-    assert not left, [process.cmdline() for process in left]
+    assert not left, [command_of(process) for process in left]
     assert not Path(record["run_folder"]).exists()
     assert not (home / "clusters" / record["spec"]["name"]).exists()
     port = int(record["gcs_address"].rpartition(":")[2])
@@ -186,8 +202,8 @@ def no_rank_survives(request: pytest.FixtureRequest) -> Iterator[None]:
     cli, name = request.getfixturevalue("cli"), request.getfixturevalue("cluster")
     status = cli.json("status", name)
     assert all(host["job"] is None for host in status["hosts"]), status
-    ranks = [p for p in processes_of(cli.record(name)) if "launcher.rank.template" in p.cmdline()]
-    assert len(ranks) <= len(status["hosts"]), [p.cmdline() for p in ranks]
+    ranks = [p for p in processes_of(cli.record(name)) if "launcher.rank.template" in command_of(p)]
+    assert len(ranks) <= len(status["hosts"]), [command_of(p) for p in ranks]
 
 
 def data_folder() -> Path:

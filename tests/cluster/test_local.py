@@ -8,7 +8,7 @@ from cluster.local import LocalProvider
 from cluster.place_code import Code
 from cluster.record import Cluster, save_spec
 from cluster.spec import ClusterSpec, LocalProviderSpec
-from tests.conftest import assert_nothing_left, processes_of
+from tests.conftest import assert_nothing_left, command_of, processes_of
 
 EMPTY_ARCHIVE = b"PK\x05\x06" + bytes(18)  # a zip file of nothing
 
@@ -31,7 +31,7 @@ def test_hosts_that_start_at_once_all_come_up_and_have_no_agents_of_ray(home: Pa
         assert len({host.node_id for host in cluster.hosts}) == 4
         record = {"cluster_id": cluster.cluster_id, "holder": cluster.holder.to_json(), "spec": spec.to_json(),
                   "run_folder": cluster.run_folder, "gcs_address": cluster.gcs_address}  # fmt: skip
-        commands = [" ".join(process.cmdline()) for process in processes_of(record)]
+        commands = [" ".join(command_of(process)) for process in processes_of(record)]
         assert sum("/raylet/raylet" in command for command in commands) == 4
         assert not [command for command in commands if "agent.py" in command or "runtime_env/agent" in command]
     finally:

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from cluster.processes import MARKER
-from tests.conftest import ROOT, Cli
+from tests.conftest import ROOT, Cli, command_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
 START_TIMEOUT_S = 120.0
@@ -78,11 +78,8 @@ class TheirRay:
         """Those that `ray start` has started: not its workers."""
         found = set()
         for process in psutil.process_iter():
-            try:
-                if any(str(self.folder) in word for word in process.cmdline()[1:]) and process.pid != os.getpid():
-                    found.add(process)
-            except psutil.Error:
-                continue
+            if any(str(self.folder) in word for word in command_of(process)[1:]) and process.pid != os.getpid():
+                found.add(process)
         return found
 
     def stop(self) -> None:
@@ -163,7 +160,7 @@ def test_up_submit_down_on_a_ray_that_goes_on(cli: Cli, theirs: TheirRay) -> Non
             assert "'shared' on this Ray already" in other("up", example(cli, theirs), code=1)
         cli("submit", "transformer", "--cluster", "shared", "--name", "on-theirs", "--set", "steps=10")
         assert [rank["host"] for rank in cli.job("on-theirs")["ranks"]] == names
-        agents = [p for p in children_of_raylets(theirs) if "ray::Agent" in p.cmdline()[0]]
+        agents = [p for p in children_of_raylets(theirs) if "ray::Agent" in "".join(command_of(p)[:1])]
         assert len(agents) == 2
         agents[1].kill()  # Ray starts it again, with our code
         cli.wait_for(lambda: "LOST" not in cli.json("status", "shared")["state"], 60.0)
@@ -173,7 +170,7 @@ def test_up_submit_down_on_a_ray_that_goes_on(cli: Cli, theirs: TheirRay) -> Non
     assert "detached; the Ray at" in out
     assert theirs.stranger("visit", "keeper", "second") == [keeper, 2]
     assert before <= theirs.own_processes()
-    assert not [p for p in children_of_raylets(theirs) if p.cmdline()[:1] in (["ray::Agent"], ["ray::Supervisor"])]
+    assert not [p for p in children_of_raylets(theirs) if command_of(p)[:1] in (["ray::Agent"], ["ray::Supervisor"])]
     assert not marked(record)
     assert not Path(record["run_folder"]).exists()
     assert not (theirs.folder / ".spmd-launch").exists()
@@ -197,7 +194,7 @@ def test_down_after_their_ray_has_ended(cli: Cli, theirs: TheirRay) -> None:
 
 def children_of_raylets(theirs: TheirRay) -> list[psutil.Process]:
     raylets = [process for process in theirs.own_processes() if process.name() == "raylet"]
-    children = [child for raylet in raylets for child in raylet.children() if child.cmdline()]
+    children = [child for raylet in raylets for child in raylet.children() if command_of(child)]
     return sorted(children, key=lambda process: process.pid)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.conftest import Cli, assert_nothing_left, cluster_file, processes_of
+from tests.conftest import Cli, assert_nothing_left, cluster_file, command_of, processes_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -52,7 +52,7 @@ def disk(cli: Cli, cluster: str, host: int) -> Path:
 
 def keeper(cli: Cli, cluster: str) -> psutil.Process:
     (found,) = [
-        process for process in processes_of(cli.record(cluster)) if "KeeperActor" in " ".join(process.cmdline())
+        process for process in processes_of(cli.record(cluster)) if "KeeperActor" in " ".join(command_of(process))
     ]
     return found
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import Cli
+from tests.conftest import Cli, command_of, lives
 from tests.wheels import write_slow_package, write_wheel
 
 pytestmark = pytest.mark.cluster
@@ -122,8 +122,8 @@ def test_a_job_is_cancelled_while_its_environment_is_made(user: Cli, tmp_path: P
     assert user.json("status", "req-slow")["state"] == "STARTING"
     user("cancel", "req-slow")
     assert user.job("req-slow")["state"] == "CANCELLED"
-    assert not builder.is_running() or builder.status() == psutil.STATUS_ZOMBIE
-    assert not [p for p in psutil.process_iter() if str(user.home / "requirements") in " ".join(_cmdline(p))]
+    assert not lives(builder)
+    assert not [p for p in psutil.process_iter() if str(user.home / "requirements") in " ".join(command_of(p))]
     assert not [name for name, whole in environments(user).items() if whole and name not in before]
     hurry.touch()
     user("run", *words[1:-2], "--name", "req-quick", "--", "python", "-c", "import slow")
@@ -146,10 +146,3 @@ def test_a_workload_has_what_the_hosts_have_and_its_own(user: Cli) -> None:
 
 def _text(path: Path) -> str:
     return path.read_text() if path.exists() else ""
-
-
-def _cmdline(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT, Cli, assert_nothing_left, cluster_file, processes_of
+from tests.conftest import ROOT, Cli, assert_nothing_left, cluster_file, command_of, processes_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -33,7 +33,7 @@ def test_a_cluster_without_a_job_ends_and_one_with_a_job_does_not(cli: Cli) -> N
     cli("submit", "psum-check", "--cluster", name, "--name", "keeps-it-up", "--set", "steps=20", "--inject", sleep)
     kept = Path(cli.home, "clusters", name, "guard.json")
     idle_since = cli.wait_for(lambda: json.loads(kept.read_text())["idle_since"])
-    (supervisor,) = [p for p in processes_of(record) if "ray::Supervisor" in " ".join(p.cmdline())]
+    (supervisor,) = [p for p in processes_of(record) if "ray::Supervisor" in " ".join(command_of(p))]
     supervisor.kill()  # what it counted goes on
     status = cli.wait_for(lambda: limits_of(cli, name))
     assert json.loads(kept.read_text())["idle_since"] == idle_since

@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.conftest import Cli, assert_nothing_left, cluster_file, processes_of
+from tests.conftest import Cli, assert_nothing_left, cluster_file, command_of, lives, processes_of
 
 pytestmark = pytest.mark.cluster
 
@@ -29,13 +29,7 @@ class Victim:
         return processes_of(self.record)
 
     def with_title(self, words: str) -> list[psutil.Process]:
-        found = []
-        for process in self.processes():
-            try:
-                if words in " ".join(process.cmdline()):
-                    found.append(process)
-            except psutil.Error:
-                continue
+        found = [process for process in self.processes() if words in " ".join(command_of(process))]
         return sorted(found, key=lambda process: process.pid)
 
     def ranks(self) -> list[psutil.Process]:
@@ -55,7 +49,7 @@ def victim(cli: Cli, request: pytest.FixtureRequest) -> Iterator[Victim]:
 
 def gone(processes: list[psutil.Process], within_s: float) -> None:
     _, alive = psutil.wait_procs(processes, timeout=within_s)
-    assert not [p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    assert not [process for process in alive if lives(process)]
 
 
 @pytest.mark.long
@@ -86,7 +80,8 @@ def sleep_on(victim: Victim, job: str) -> list[psutil.Process]:
 @pytest.mark.long
 def test_raylet_of_a_worker_killed(victim: Victim) -> None:
     ranks = victim.ranks()
-    raylets = [p for p in victim.with_title("raylet/raylet") if f"--node-name={victim.name}-1" in " ".join(p.cmdline())]
+    option = f"--node-name={victim.name}-1"
+    raylets = [p for p in victim.with_title("raylet/raylet") if option in " ".join(command_of(p))]
     (raylets or victim.with_title("raylet/raylet")[1:])[0].kill()
     gone(ranks, 20.0)
     victim.cli.wait_for(lambda: victim.cli.json("status", victim.job)["state"] == "FAILED", 30.0)
@@ -142,11 +137,4 @@ def test_an_interrupted_up_leaves_nothing(cli: Cli) -> None:
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, out + err
     assert not (cli.home / "clusters/halfway").exists()
-    assert not [p for p in psutil.process_iter() if f"{cli.home}/clusters/halfway" in " ".join(_cmdline(p))]
-
-
-def _cmdline(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
+    assert not [p for p in psutil.process_iter() if f"{cli.home}/clusters/halfway" in " ".join(command_of(p))]

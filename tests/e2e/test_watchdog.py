@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.conftest import Cli, processes_of
+from tests.conftest import Cli, command_of, processes_of
 
 pytestmark = pytest.mark.cluster
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
@@ -77,7 +77,7 @@ def test_a_silent_host_is_suspected_then_lost_and_a_short_silence_is_survived(cl
     status = start(cli, "cut-off")
     rank = psutil.Process(status["ranks"][1]["pid"])
     agent = rank.parents()[1]  # of the template
-    assert "ray::Agent" in " ".join(agent.cmdline())
+    assert "ray::Agent" in " ".join(command_of(agent))
     try:
         agent.suspend()
         time.sleep(5.0)
@@ -105,8 +105,8 @@ def test_a_silent_host_is_suspected_then_lost_and_a_short_silence_is_survived(cl
 @pytest.mark.slow
 def test_ranks_that_ended_with_a_stalled_supervisor_count_as_lost(cli: Cli, cluster: str) -> None:
     start(cli, "stalled")
-    found = [process for process in processes_of(cli.record(cluster)) if "ray::Supervisor" in process.cmdline()[0]]
-    (supervisor,) = found
+    found = processes_of(cli.record(cluster))
+    (supervisor,) = [process for process in found if "ray::Supervisor" in " ".join(command_of(process))]
     supervisor.suspend()
     try:
         time.sleep(13.0)

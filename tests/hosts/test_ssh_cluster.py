@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import Cli, cluster_file
+from tests.conftest import Cli, cluster_file, command_of
 from tests.hosts.conftest import BEFORE_UP, Lab
 
 pytestmark = [pytest.mark.hosts, pytest.mark.timeout(600)]
@@ -84,7 +84,7 @@ def test_a_second_client_adopts_the_cluster_and_sees_its_jobs(lab: Lab) -> None:
 def test_a_closed_laptop_loses_nothing(lab: Lab) -> None:
     lab.cli("submit", "sharded-mcmc", "--name", "long", "--detach", "--set", "num_draws=150", "--set", "num_warmup=20")
     way = lab.cli.record(lab.name)["run_folder"]
-    tunnels = [process for process in psutil.process_iter() if any(way in word for word in process.cmdline())]
+    tunnels = [process for process in psutil.process_iter() if any(way in word for word in command_of(process))]
     assert tunnels
     for process in tunnels:  # the client has no other process
         process.kill()
