@@ -106,7 +106,7 @@ def run_ranks(
     *,
     num_hosts: int,
     devices_per_host: int,
-    timeout_s: float = 240.0,
+    timeout_s: float = 600.0,
     x64: bool = False,
     keep_programs: bool = True,
     folder: Path | None = None,

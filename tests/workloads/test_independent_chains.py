@@ -196,7 +196,6 @@ def test_chains_do_not_depend_on_padding_or_on_other_chains(small: Job, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("num_hosts", "devices_per_host", "num_settings"),
     [*LAYOUTS, *(pytest.param(*one, marks=pytest.mark.long) for one in MORE_LAYOUTS)],
@@ -208,7 +207,6 @@ def test_every_layout_gives_the_same_bits(
         "tests.workloads.independent_chains_programs:sample",
         num_hosts=num_hosts,
         devices_per_host=devices_per_host,
-        timeout_s=550.0,
         seed=3,
         settings=SETTINGS[:num_settings],
     )

@@ -150,7 +150,6 @@ def test_verdict_counts_sharded_state_as_single_copies(two_by_two):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 def test_mnist_comes_near_the_guide():
     """TFP's guide: 0.9189 and 0.9264, after a longer run than these 40 transitions."""
     data = data_folder() / "mnist.npz"
@@ -160,7 +159,6 @@ def test_mnist_comes_near_the_guide():
         f"{PROGRAMS}:run",
         num_hosts=2,
         devices_per_host=2,
-        timeout_s=500.0,
         data=str(data.resolve()),
         num_warmup=20,
         num_draws=20,
