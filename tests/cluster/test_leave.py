@@ -34,8 +34,8 @@ def test_its_processes_end_and_then_its_last_words_are_there(
         SAID.prepare()
     leave("lab", "c1")
     assert Farewell.load("lab") is None
-    assert ours.wait(30) < 0 and other.poll() is None
-    deadline = time.monotonic() + 20
+    assert ours.wait(60) < 0 and other.poll() is None
+    deadline = time.monotonic() + 60
     while folder_is_there and Farewell.load("lab") != SAID:
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -1,5 +1,6 @@
 """What `up` and `down` would do is shown before it is done, and what costs money is agreed to first."""
 
+import contextlib
 import datetime
 import json
 import os
@@ -72,13 +73,15 @@ class Paid:
     def answering(self, answer: str) -> tuple[int, str]:
         """Exit code of `up` at a terminal where a person types this, and what they saw."""
         ours, theirs = pty.openpty()
-        try:
-            os.write(ours, answer.encode())
-            code = self("up", str(self.file), terminal=theirs).returncode
-            return code, os.read(ours, 65536).decode().replace("\r\n", "\n")
-        finally:
-            os.close(ours)
-            os.close(theirs)
+        seen = b""
+        with open(ours, "r+b", buffering=0) as screen:
+            with open(theirs, "rb", buffering=0):
+                screen.write(answer.encode())
+                code = self("up", str(self.file), terminal=theirs).returncode
+            with contextlib.suppress(OSError):  # which is the end of it: nobody else has the terminal open
+                while some := screen.read(65536):
+                    seen += some
+        return code, seen.decode().replace("\r\n", "\n")
 
     def cloud_lists_nothing(self) -> None:
         """From now on: what was there is gone."""

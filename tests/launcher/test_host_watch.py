@@ -51,6 +51,8 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> Iterator[Begun]:
     monkeypatch.setattr(host_watch.subprocess, "Popen", popen)
     for name in ("FIRST_PAUSE_S", "LOOK_PAUSE_S"):
         monkeypatch.setattr(host_watch, name, 0.0)
+    for name in ("PATIENCE_S", "READ_S"):
+        monkeypatch.setattr(host_watch, name, 60.0)
     yield found
     for process in found:
         process.kill()
@@ -112,12 +114,12 @@ def test_pauses_grow_while_the_cloud_gives_nothing(begun: Begun, monkeypatch: py
 
 
 def test_what_is_not_given_back_in_time_may_cost_which_is_said(begun: Begun, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_watch, "PATIENCE_S", 0.1)
-    monkeypatch.setattr(host_watch, "END_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(host_watch, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(host_watch, "END_TIMEOUT_S", 2.0)
     begun.program = SLOW
     watch, said = HostWatch(max_times=2), list[str]()
     watch.hear(cluster(), ["h1"])
-    wait_for(lambda: watch._has_begun)
+    wait_for(lambda: watch._lines)
     watch.end(said.append)
     assert said[0] == "! asking for new machines" and begun[0].poll() is not None
     text = "\n".join(said)
@@ -129,7 +131,7 @@ def test_an_interrupt_leaves_the_giving_back_to_the_process(begun: Begun, monkey
     begun.program = SLOW
     watch, said = HostWatch(max_times=2), list[str]()
     watch.hear(cluster(), ["h1"])
-    wait_for(lambda: watch._has_begun)
+    wait_for(lambda: watch._lines)
 
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt

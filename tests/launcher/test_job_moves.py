@@ -77,7 +77,9 @@ class World:
         self.moves.hear(1, {"type": "checkpoint", "step": step})  # which only rank 0 tells of
         self.moves.hear(0, {"type": "checkpoint", "step": step})
         self.record.checkpoint_step = step
-        await asyncio.sleep(0.01)
+        async with asyncio.timeout(60.0):
+            while self.moves._deciding:
+                await asyncio.sleep(0.0)
 
 
 def run(steps: Callable[[World], Any], hosts: Sequence[str] = HOSTS, **options: Any) -> World:
@@ -98,7 +100,10 @@ def test_a_notice_is_told_to_every_rank_in_order_until_it_has_heard(monkeypatch:
         world.agents["b"].failures = 3
         world.notice("c", NOTICE)
         world.notice("a", NOTICE)
-        await asyncio.sleep(0.2)
+        async with asyncio.timeout(60.0):
+            while any(len(agent.heard) < 2 for agent in world.agents.values()):
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)  # in which none hears more
 
     world = run(steps)
     assert [agent.heard for agent in world.agents.values()] == [[1, 2]] * 3

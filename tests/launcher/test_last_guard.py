@@ -99,7 +99,7 @@ def test_it_is_one_process_that_is_there_when_the_cluster_has_died_and_leaves_la
             found += [process] if mine and process.info["cmdline"] == words else []
         return found
 
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while len(guards()) != 1:
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -107,7 +107,7 @@ def test_it_is_one_process_that_is_there_when_the_cluster_has_died_and_leaves_la
     assert guard.ppid() != os.getpid() and os.getsid(guard.pid) != os.getsid(0)
     holder.kill()
     holder.wait()
-    psutil.wait_procs([guard], timeout=30)
+    psutil.wait_procs([guard], timeout=120)
     assert not guards()
     assert f"deleted, {WHY}" in (guarded.folder / last_guard.LOG).read_text()
     said = json.loads((tmp_path / "storage/ended" / f"{guarded.cluster_id}.json").read_text())

@@ -16,11 +16,17 @@ RAYLET = textwrap.dedent("""
     sys.stdin.readline()
 """)
 ACTOR = textwrap.dedent("""
-    import subprocess, sys, time
+    import subprocess, sys, threading, time
     from launcher import process_watch
+    looked, children_of = threading.Event(), process_watch._children
+    def look(parent):
+        found = children_of(parent)
+        looked.set()
+        return found
+    process_watch._children = look
     rank = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     process_watch.end_with_raylet({owns_ray}, rank.kill)
-    time.sleep(1.0)  # it has looked at its siblings
+    looked.wait(60.0 if {owns_ray} else 1.0)  # at its siblings, or it never will
     print(rank.pid, flush=True)
     time.sleep(600)
 """)
@@ -33,10 +39,10 @@ def test_other_peoples_actors_are_left_alone(owns_ray: bool) -> None:
         assert raylet.stdout is not None
         sibling, actor, rank = (psutil.Process(int(pid)) for pid in raylet.stdout.readline().split())
         raylet.kill()
-        psutil.wait_procs([actor, rank], timeout=10.0)
+        psutil.wait_procs([actor, rank], timeout=60.0)
     try:
         assert not actor.is_running() and not rank.is_running()
-        _, alive = psutil.wait_procs([sibling], timeout=3.0)
+        _, alive = psutil.wait_procs([sibling], timeout=60.0 if owns_ray else 3.0)
         assert bool(alive) is not owns_ray
     finally:
         for process in (sibling, actor, rank):

@@ -168,7 +168,7 @@ def test_a_rank_killed_at_its_birth_is_dead(host: Host) -> None:
         for _ in range(20):  # a fork that does not lead its process group yet must not be missed
             rank = await template.fork()
             rank.kill()
-            assert (await asyncio.wait_for(rank.wait(), 10.0)).code == -signal.SIGKILL
+            assert (await asyncio.wait_for(rank.wait(), TIMEOUT_S)).code == -signal.SIGKILL
 
     host.run(run())
 
@@ -278,17 +278,23 @@ def test_a_closed_descriptor_ends_the_rank(host: Host, leased: Callable[..., Any
     start = time.monotonic()
     ours.close()
     assert process.wait(TIMEOUT_S) == -signal.SIGKILL
-    assert time.monotonic() - start < 5.0, "0.02 s on a quiet machine"
+    assert time.monotonic() - start < 30.0, "0.02 s on a quiet machine"
     until(lambda: gone(child))
     assert re.search("the agent closed the control descriptor|descriptor failed", host.log.read_text())
 
 
 @pytest.mark.parametrize("main_thread", BUSY)
 def test_a_lease_that_runs_out_ends_the_rank(host: Host, leased: Callable[..., Any], main_thread: str) -> None:
-    process, _ = leased(CHILD + BUSY[main_thread], lease_s=0.5)
+    process, ours = leased(CHILD + BUSY[main_thread], lease_s=2.0)
+
+    def child_begun() -> str:
+        ours.sendall(b'{"type": "lease"}\n')  # it is held as long as that takes
+        return (host.folder / "work" / "child").read_text().strip()
+
+    child = int(until(child_begun))
     assert process.wait(TIMEOUT_S) == -signal.SIGKILL
-    until(lambda: gone(host.child_pid()))
-    assert "no contact with the agent for 0.5 s: the lease has run out" in host.log.read_text()
+    until(lambda: gone(child))
+    assert "no contact with the agent for 2 s: the lease has run out" in host.log.read_text()
 
 
 def test_a_rank_without_a_task_holds_its_lease_too(host: Host, leased: Callable[..., Any]) -> None:
@@ -368,7 +374,7 @@ def test_no_rank_outlives_its_agent_or_template(host: Host, victim: str, frozen:
         for name in frozen:
             {"template": template, "rank": rank}[name].signal(signal.SIGSTOP)
         os.kill(agent.pid if victim == "agent" else template.pid, signal.SIGKILL)
-        ended = rank.wait(5.0) and template.wait(5.0)
+        ended = rank.wait(TIMEOUT_S) and template.wait(TIMEOUT_S)
         agent.kill()
     assert ended, "0.05 s on a quiet machine"
 

@@ -55,7 +55,7 @@ def test_a_cluster_that_has_died_is_told_of_at_once(dead: Cluster) -> None:
     with pytest.raises(FailureError, match=words):
         for snapshot in snapshots(dead, "j"):
             assert snapshot["state"] == "RUNNING"
-    assert DIED_S <= time.monotonic() - began < DIED_S + 3.0
+    assert DIED_S <= time.monotonic() - began < DIED_S + 20.0
 
 
 def test_one_that_takes_itself_down_is_waited_for(dead: Cluster) -> None:

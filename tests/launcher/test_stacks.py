@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from launcher import stacks
 from launcher.stacks import innermost, kernel_state, take_stacks
 
 PROGRAM = """
@@ -39,8 +40,10 @@ def wait_for_state(pid: int, state: str) -> None:
 
 
 @pytest.fixture
-def start(tmp_path: Path, children: list[subprocess.Popen[str]]) -> Start:
+def start(tmp_path: Path, children: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch) -> Start:
     """Starts a process that gets stuck; returns its pid and its log."""
+    for name in ("NATIVE_TIMEOUT_S", "PYTHON_TIMEOUT_S", "FAULTHANDLER_TIMEOUT_S"):
+        monkeypatch.setattr(stacks, name, 30.0)  # each way is the one that is meant, however slow the machine
 
     def start(how: str, handler: bool = True) -> tuple[int, Path]:
         program, log = tmp_path / "program.py", tmp_path / "log"

@@ -47,11 +47,13 @@ def test_who_waits_is_told_and_a_killed_command_is_not_waited_for(children: list
     assert said == [] and not is_held("laptop")
     other = holder(children)
     assert is_held("laptop")
-    killing = threading.Timer(0.3, other.kill)
-    killing.start()
-    with alone("laptop", said.append):
-        assert other.wait(5) < 0
-    killing.join()
+
+    def say(line: str) -> None:
+        said.append(line)
+        other.kill()
+
+    with alone("laptop", say):
+        assert other.wait(60) < 0
     assert said == ["another command brings up laptop: waiting until it is done"]
 
 
