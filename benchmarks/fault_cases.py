@@ -78,7 +78,7 @@ HANG_S = 15.0  # max(10 s, 5 x median step), and what it takes to read all stack
 BACK_S = 3.0  # a dead process: from the report to the next useful step
 RANK = r"rank {rank} on host {host} "
 # Two ranks have no majority, so each shows what it has; who raised first is no culprit.
-RAISED = r"(rank \d+ on host \S+|ranks \d+ on [^:]* each) raised %s during '[^']*': "
+RAISED = r"(rank \d+ on host \S+|ranks \d+ on [^:]* each) raised %s( during '[^']*')?: "
 IN_ORDERS = RAISED % "LaunchOrderError" + "ranks have launched programs in different orders"
 LAUNCHED = rf"(ranks have launched different programs|{IN_ORDERS}): "
 OTHER_LAUNCH = r"launch \d+: rank 0 launched '(?P<mine>[^']*)' where rank 1 launched '(?!(?P=mine)')"

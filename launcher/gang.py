@@ -24,6 +24,8 @@ from launcher.user_lines import users_part
 from launcher.watchdog import Finding
 
 GRACE_S = 0.3  # after the first bad end: time for equal errors of other ranks, and for the death behind an error
+CAUSE_S = 2.0  # and where all that is known can only be what follows from another rank's end
+LOOK_S = 0.05
 POLL_S = 1.0  # how long an agent may hold back its answer
 ANSWER_TIMEOUT_S = 3.0  # and how much longer it takes before we ask again; `launcher.watchdog` counts the silence
 RETRY_S = 0.3
@@ -94,6 +96,7 @@ class Gang:
                 await self._compare_at_end()
             if self._failed.is_set():
                 await asyncio.wait(followers, timeout=GRACE_S)
+                await self._wait_for_the_cause()
                 looks = [self._look_for(rank) for rank in self.ranks if not rank.ended]
                 await asyncio.gather(self._compare_last_launches(), *looks)
         finally:
@@ -120,6 +123,18 @@ class Gang:
             how: it ended, as in `launcher.job.RankEnd`.
         """
         self._end_badly(self.ranks[rank], **how)
+
+    async def _wait_for_the_cause(self) -> None:
+        """Where all ends so far may be what another rank's has led to, that one can be heard late: agents are busy."""
+
+        def is_missing() -> bool:
+            known = any(end.lost is not None for end in self.bad_ends) or not explained_by_a_loss(self.bad_ends)
+            return not known and not all(rank.ended for rank in self.ranks)
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CAUSE_S):
+                while is_missing():
+                    await asyncio.sleep(LOOK_S)
 
     async def _look_for(self, rank: RankStatus) -> None:
         """Asks an agent for its rank: when a host is lost, its peers' errors are heard before Ray tells of the loss.

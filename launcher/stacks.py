@@ -52,8 +52,10 @@ def take_stacks(pid: int, log: Path) -> str:
     waits_in = _read(Path(f"/proc/{pid}/wchan"))
     kernel = f"process {pid}, state {state or 'gone'}" + (f", in the kernel at {waits_in}" if len(waits_in) > 1 else "")
     failures = []
-    ways = [] if state == "T" else [("--native", NATIVE_TIMEOUT_S)]
-    for option, timeout_s in [*ways, ("--nonblocking", PYTHON_TIMEOUT_S)]:
+    ways = [("--native", NATIVE_TIMEOUT_S), ("--nonblocking", PYTHON_TIMEOUT_S)]
+    if state == "T":
+        ways = [("--nonblocking", NATIVE_TIMEOUT_S + PYTHON_TIMEOUT_S)]
+    for option, timeout_s in ways:
         stacks, failure = _py_spy(pid, option, timeout_s)
         if stacks:
             return f"{kernel}\n{stacks}"

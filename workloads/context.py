@@ -59,6 +59,7 @@ class Context:
         check_every: steps between replica checks; 0: as often as 1 % of the run time allows. Always before a checkpoint
             and at the end.
         on_step: see `inject`.
+        on_saved: is told by every rank's saver of a step, and whether it was committed.
         attempt: the job's how-manieth; an older one may write no checkpoint, see `workloads.fence`.
         attempt_id: unique for ever; names of files that two attempts must not share contain it.
         keep: how many of the newest good checkpoints stay.
@@ -78,6 +79,7 @@ class Context:
     checkpoint_every: int | None = None
     check_every: int = 0
     on_step: Callable[[int, PyTree], PyTree] = lambda step, state: state
+    on_saved: Callable[[int, bool], None] = lambda step, committed: None
     attempt: int = 1
     attempt_id: str = "local"
     keep: int = 3
@@ -292,8 +294,14 @@ class Context:
         """
         return self.save_cadence.due(step, total)
 
-    def assert_replicas_equal(self, tree: PyTree, *, step: int) -> Verdict:
+    def assert_replicas_equal(self, tree: PyTree, *, step: int, derived: Callable[[], PyTree] | None = None) -> Verdict:
         """Compares all copies of every leaf bit by bit, by fingerprints, without a collective on the data.
+
+        Args:
+            tree: any pytree of arrays and numbers.
+            step: where the caller is.
+            derived: makes what is computed from copies of the tree, and is compared after it, where the tree itself is
+                equal: a wrong bit there would show here again, and outvote who has computed from the right ones.
 
         Returns:
             The verdict, which is also recorded in the job's events: bytes checked, and bytes without a second copy.
@@ -305,12 +313,16 @@ class Context:
         began_s = time.monotonic()
         with self.phase("replica check"):
             self.agree(f"replica check {step}")
-            verdict = self.replicas.check(tree, step=step)
+            verdict, trees = self.replicas.check(tree, step=step), [tree]
+            if derived is not None and verdict.status != "diverged":
+                trees.append(derived())
+                verdict = verdict.with_(self.replicas.check(trees[1], step=step))
         self.check_cadence.done(began_s)
         self.emit({"type": "verdict", **dataclasses.asdict(verdict)})
         verdict.raise_if_diverged()
         if self.replay is not None and step == self.replay.step:
-            digests = self.replicas.digests(tree, self.replay.blocks)
+            found = [self.replicas.digests(tree, self.replay.blocks) for tree in trees]
+            digests = {block: digest for digests in found for block, digest in digests.items()}
             if self.is_first and digests:  # of several trees that are checked at one step, those that have the blocks
                 self.emit({"type": "replayed", "step": step, "digests": digests})
         return verdict

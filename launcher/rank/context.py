@@ -33,7 +33,6 @@ def make_context(
     def emit(event: Message) -> None:
         progress.emit(event)
         profiler.hear(event)
-        injector.hear(event)
 
     replay = assignment.get("replay")
     context = Context(
@@ -48,6 +47,7 @@ def make_context(
         checkpoint_every=assignment["checkpoint_every"],
         check_every=assignment["check_every"],
         on_step=injector,
+        on_saved=injector.saved,
         attempt=assignment["attempt"],
         attempt_id=assignment["attempt_id"],
         keep=assignment["keep"],

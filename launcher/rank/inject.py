@@ -53,6 +53,7 @@ class Injector:
         self._storage = storage
         self._own_disk = own_disk
         self._output: dict[int, int] = {}  # {stream: a copy of where it went}, while the disk is full
+        self._full_since = 0  # step
         self._say = say
         self.launches: Any = None  # the context's log, once there is one
         self._slow_factor = 1.0
@@ -66,10 +67,10 @@ class Injector:
                 continue  # there will be a step with a state
             self._faults.remove(fault)
             self._say({"type": "injected", "fault": fault.to_json(), "step": step})
-            state = self._make_happen(fault, state)
+            state = self._make_happen(fault, step, state)
         return state
 
-    def _make_happen(self, fault: Fault, state: PyTree) -> PyTree:
+    def _make_happen(self, fault: Fault, step: int, state: PyTree) -> PyTree:
         actions: dict[str, Callable[[], object]] = {
             "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
             "freeze": lambda: os.kill(os.getpid(), signal.SIGSTOP),
@@ -79,7 +80,7 @@ class Injector:
             "sleep": lambda: time.sleep(float(fault.options["seconds"])),
             "slow": lambda: self._slow_down(float(fault.options["factor"])),
             "corrupt-checkpoint": self._damage_newest_checkpoint,
-            "disk-full": self._fill_disk,
+            "disk-full": lambda: self._fill_disk(step),
             "skip-collective": lambda: self.launches.skip_next(self._last_program()),
             "swap-programs": lambda: self.launches.swap_next(),  # noqa: PLW0108 - there is no log yet where it is not due
             "other-program": lambda: self.launches.recompile_next(changed=fault.place == self._rank),
@@ -114,17 +115,18 @@ class Injector:
             time.sleep((time.monotonic() - self._last) * (self._slow_factor - 1.0))
         self._last = time.monotonic()
 
-    def hear(self, event: dict[str, Any]) -> None:
-        """Every event of this rank: a full disk has room again when a checkpoint has met it."""
-        if self._output and event["type"] in ("checkpoint", "checkpoint-failed"):
+    def saved(self, step: int, committed: bool) -> None:
+        """A full disk has room again when a checkpoint has met it; one that was written before may end only now."""
+        if self._output and (step > self._full_since or not committed):
             resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
             for stream, copy in self._output.items():
                 os.dup2(copy, stream)
                 os.close(copy)
             self._output.clear()
 
-    def _fill_disk(self) -> None:
+    def _fill_disk(self, step: int) -> None:
         """From now on no file of this process grows: writes fail as on a full disk (EFBIG); its output is dropped."""
+        self._full_since = step
         null = os.open(os.devnull, os.O_WRONLY)
         for stream in (1, 2):
             self._output[stream] = os.dup(stream)

@@ -29,6 +29,11 @@ SLEPT = (
 FROZEN = "rank 1 on host faults-1 has said nothing for 10 s: its process is stopped (state T), as by SIGSTOP"
 LOST = "rank 1 on host faults-1 was lost during 'run, step 6 of 40': its agent cannot be reached"
 SWAPPED = "ranks have launched different programs: launch 18: rank 0 launched 'train' where rank 1 launched 'sample'"
+IN_ORDERS = (
+    "ranks 0 on faults-0, 1 on faults-1 each raised LaunchOrderError: ranks have launched programs in different "
+    "orders: launch 5: rank 0 launched 'sample' where rank 1 launched 'train'; launches at the report of step 8: "
+    "rank 0 6, rank 1 5 during 'replica check, step 8 of 40'"
+)
 SKIPPED = "ranks have launched different programs: launches at the report of step 14: rank 0 10, rank 1 9"
 OTHER_PROGRAM = (
     "ranks 0 on faults-0, 1 on faults-1 each raised ProgramMismatchError during 'run, step 6 of 40': program jit_train:"
@@ -99,6 +104,7 @@ RIGHT = [
     ("kill-supervisor", 0, "the supervisor was ended and started again", ()),
     ("skip-collective", 1, SKIPPED, ()),
     ("swap-programs", 1, SWAPPED, ()),
+    ("swap-programs", 0, IN_ORDERS, ()),
     ("other-program", 1, OTHER_PROGRAM, ()),
     ("other-env", 1, OTHER_ENV, ()),
     ("flip-bit", 3, FLIPPED, (FLIP,)),

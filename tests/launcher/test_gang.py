@@ -41,11 +41,15 @@ class RankAgent:
         events: that it says.
         silent_s, state: how the process is.
         answers: whether the agent answers a look.
+        late_s: seconds that it is busy before it says any.
     """
 
-    def __init__(self, *events: Message, silent_s: float = 0.0, state: str = "S", answers: bool = True):
+    def __init__(
+        self, *events: Message, silent_s: float = 0.0, state: str = "S", answers: bool = True, late_s: float = 0.05
+    ):
         self._news = HostNews(events=events, progress=PLACE, silent_s=silent_s, state=state)
         self._answers = answers
+        self._late_s = late_s
 
     async def certificate_request(self, attempt_id: str) -> bytes:
         return new_request()[1]
@@ -54,7 +58,7 @@ class RankAgent:
         return 4711
 
     async def events(self, attempt_id: str, after: int, wait_s: float) -> HostNews:
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(self._late_s)
         return dataclasses.replace(self._news, events=self._news.events[after:])
 
     async def knows(self, attempt_id: str) -> bool:
@@ -106,8 +110,20 @@ def test_a_busy_agent_hides_no_error_that_needs_no_lost_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Message, cause: Cause, words: str
 ) -> None:
     monkeypatch.setattr(launcher.gang, "LOOK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(launcher.gang, "CAUSE_S", 0.2)
     found, _ = run(tmp_path, [RankAgent(error), RankAgent(answers=False)])
     assert found.cause is cause and found.sentence.startswith(words)
+
+
+@pytest.mark.parametrize("raises", [raised("jax.errors.JaxRuntimeError", "Gloo: closed by peer"), raised("ValueError")])
+def test_what_only_follows_from_an_end_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raises: Message
+) -> None:
+    monkeypatch.setattr(launcher.gang, "CAUSE_S", 30.0)
+    killed = RankAgent({"type": "exit", "code": -9}, late_s=1.5)
+    found, _ = run(tmp_path, [RankAgent(raises), killed])
+    words = {"JaxRuntimeError": "rank 1 on host h1 was killed", "ValueError": "rank 0 on host h0 raised ValueError"}
+    assert found.sentence.startswith(words[raises["error"]["type"]])
 
 
 def test_ranks_that_the_lease_has_ended_were_lost(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What `--inject` does to a checkpoint and to the state, and what it says of it."""
 
+import concurrent.futures
 import json
 import multiprocessing
 import signal
@@ -46,6 +47,31 @@ def test_a_save_that_is_under_way_is_waited_for_and_damaged(tmp_path: Path) -> N
     said = json.loads((tmp_path / "damaged.json").read_text())
     assert said == {"type": "damaged", "step": 2, "path": str(steps[1] / "data")}
     assert (steps[0] / "data").read_bytes() == bytes(1000) != (steps[1] / "data").read_bytes()
+
+
+def room(folder: Path) -> list[bool]:
+    """Whether there is room: before, on a full disk, after news of an older checkpoint, and of one that has met it."""
+    injector = Injector([parse_fault("disk-full rank=0 step=9")], rank=0, storage=str(folder), say=lambda event: None)
+
+    def has_room() -> bool:
+        try:
+            (folder / "data").write_bytes(b"x")
+        except OSError:
+            return False
+        return True
+
+    found = [has_room()]
+    injector(10, None)
+    found.append(has_room())
+    for step in (8, 16):
+        injector.saved(step, True)
+        found.append(has_room())
+    return found
+
+
+def test_a_disk_is_full_until_a_checkpoint_has_met_it(tmp_path: Path) -> None:
+    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as other:
+        assert other.submit(room, tmp_path).result(60) == [True, False, False, True]
 
 
 @pytest.mark.parametrize("array", [np.zeros((2, 3), np.float32), jnp.zeros((2, 3), jnp.float32)])

@@ -36,6 +36,7 @@ def sample(context: Context, settings: list[dict[str, Any]]) -> list[dict[str, A
                 "bytes_checked": verdict.bytes_checked,
                 "bytes_single_copy": verdict.bytes_single_copy,
                 "tampered": tampered_check(job, state, history),
+                "tampered_states": [tampered_state(job, rank, state, history) for rank in range(context.num_ranks)],
             }
         )
     return outcomes
@@ -48,6 +49,18 @@ def tampered_check(job: Job, state: ChainState, history: History) -> str:
         draws = {name: array.copy() for name, array in history.draws.items()}
         next(iter(draws.values())).view(np.uint32).ravel()[7] ^= 1
         history = dataclasses.replace(history, draws=draws)
+    try:
+        job.check(job.config.num_transitions, state, history)
+    except ReplicaDivergenceError as error:
+        return str(error)
+    return ""
+
+
+def tampered_state(job: Job, rank: int, state: ChainState, history: History) -> str:
+    """What the replica check says if one rank's copy of the first chain's position has one wrong bit."""
+    if job.context.rank == rank:
+        state = jax.tree.map(np.array, state)
+        jax.tree.leaves(state["position"])[0].view(np.uint32).ravel()[0] ^= 1 << 20
     try:
         job.check(job.config.num_transitions, state, history)
     except ReplicaDivergenceError as error:

@@ -323,6 +323,19 @@ def test_a_storage_that_refuses_folders_is_told_and_survived(context: Context, e
     assert checkpoint.save(context, 10, _state(), {}) == ""
     (failed,) = _of_type(events, "checkpoint-failed")
     assert (failed["step"], failed["last_good"]) == (10, None)
+    assert failed["why"].startswith("rank 0: ")
+
+
+def test_a_commit_that_fails_names_its_rank(
+    context: Context, events: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(context.store, "commit", full)
+    assert checkpoint.save(context, 10, _state(), {}) == ""
+    (failed,) = _of_type(events, "checkpoint-failed")
+    assert failed["why"] == "rank 0: OSError: [Errno 28] No space left on device"
 
 
 def test_an_older_attempt_that_is_saving_commits_nothing(tmp_path: Path) -> None:

@@ -236,6 +236,17 @@ def test_raise_if_diverged_is_silent_otherwise() -> None:
         diverged.raise_if_diverged()
 
 
+def test_two_trees_of_one_step_are_one_verdict() -> None:
+    first = judge([_block("a", "a")], step=7, num_leaves=1, seconds=1.0, bytes_single_copy=3)
+    nothing = judge([_block("a")], step=7, num_leaves=1, seconds=2.0)
+    wrong = judge([_block("a", "b")], step=7, num_leaves=1, seconds=0.5)
+    both = first.with_(nothing)
+    assert (both.status, both.num_leaves, both.seconds) == ("ok", 2, 3.0)
+    assert (both.bytes_checked, both.bytes_single_copy) == (8, 11)
+    assert nothing.with_(first).status == "ok" and nothing.with_(nothing).status == "nothing-checked"
+    assert first.with_(wrong).status == "diverged" and first.with_(wrong).divergences == wrong.divergences
+
+
 def test_the_error_survives_pickling_with_its_verdict() -> None:
     verdict = judge([_block("a", "b")], step=7, num_leaves=1, seconds=0.0)
     with pytest.raises(ReplicaDivergenceError) as caught:

@@ -140,7 +140,7 @@ class Saver:
             try:
                 name = context.store.begin(step)
             except OSError as error:
-                problem = _words(error)
+                problem = f"rank {context.rank}: {_words(error)}"
             except FencedError as error:
                 fenced = str(error)
         name, problem, fenced = context.exchange.all_gather("checkpoint folder", [name, problem, fenced])[0]
@@ -240,7 +240,7 @@ class Saver:
         except FencedError as error:
             return {"fenced": str(error)}
         except _WRITE_ERRORS as error:
-            return {"problem": _words(error)}
+            return {"problem": f"rank {context.rank}: {_words(error)}"}
 
     def _clean_up(self, save: _Save, outcome: dict[str, Any]) -> None:
         """Removes what came to nothing, or what the new step has made superfluous on this host."""
@@ -252,6 +252,7 @@ class Saver:
 
     def _tell_committed(self, save: _Save, copied_bytes: int) -> None:
         self._context.save_cadence.done()
+        self._context.on_saved(save.step, True)
         self._last_good, self._newest = save.step, str(as_path(self._context.storage) / save.name)
         event = {"type": "checkpoint", "step": save.step, "path": self._newest, "bytes": int(save.num_bytes)}
         if copied_bytes:
@@ -263,6 +264,7 @@ class Saver:
     def _tell_failed(self, step: int, why: str) -> None:
         """The work goes on without this step."""
         self._context.save_cadence.done()
+        self._context.on_saved(step, False)
         if self._context.is_first:
             event = {"type": "checkpoint-failed", "step": step, "why": why, "last_good": self._last_good}
             self._context.emit(event)

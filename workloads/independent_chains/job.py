@@ -119,7 +119,7 @@ class Job:
 
         A chain lives on one device, so that nothing has a second copy by itself. Therefore every device with a block
         makes the next transitions of the first block, which must end in equal bits and are thrown away; and what the
-        ranks have gathered must be equal.
+        ranks have gathered, from which they start, must be equal.
 
         Args:
             step: transitions done.
@@ -128,14 +128,18 @@ class Job:
         Raises:
             ReplicaDivergenceError: naming the devices or hosts that are outvoted.
         """
-        first, chains = self.layout.take(state, 0), self.layout.chains_of(0)
-        stop = step + min(PROBE_TRANSITIONS, self.config.draws_per_dispatch)
-        probes = {
-            device: program.advance(first, chains, step, stop)[0] for device, program in self.programs.devices.items()
-        }
-        probe = self.layout.replicated(probes, self.programs.state)
-        tree = {"probe": probe, "state": state, "history": history.arrays()}
-        return self.context.assert_replicas_equal(tree, step=step)
+
+        def probe() -> Any:
+            first, chains = self.layout.take(state, 0), self.layout.chains_of(0)
+            stop = step + min(PROBE_TRANSITIONS, self.config.draws_per_dispatch)
+            probes = {
+                device: program.advance(first, chains, step, stop)[0]
+                for device, program in self.programs.devices.items()
+            }
+            return {"probe": self.layout.replicated(probes, self.programs.state)}
+
+        gathered = {"state": state, "history": history.arrays()}
+        return self.context.assert_replicas_equal(gathered, step=step, derived=probe)
 
     def save(self, step: int, state: ChainState, history: History) -> None:
         """Saves all that a resume on any layout needs, in the background; every rank must call it."""

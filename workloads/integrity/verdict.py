@@ -122,6 +122,18 @@ class Verdict:
     seconds: float
     divergences: tuple[Divergence, ...] = ()
 
+    def with_(self, other: "Verdict") -> "Verdict":
+        """Of both trees, checked one after the other at the same step, the first of which has not diverged."""
+        statuses = (other.status, self.status)
+        return dataclasses.replace(
+            other,
+            status=next((status for status in statuses if status != "nothing-checked"), "nothing-checked"),
+            num_leaves=self.num_leaves + other.num_leaves,
+            bytes_checked=self.bytes_checked + other.bytes_checked,
+            bytes_single_copy=self.bytes_single_copy + other.bytes_single_copy,
+            seconds=self.seconds + other.seconds,
+        )
+
     def raise_if_diverged(self, subject: str = "") -> None:
         """Raises `ReplicaDivergenceError`, naming leaf, index, holders and the vote, if copies differ.
 
