@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import ROOT, Cli
 from tests.pages import Page
+from tests.ranks import reserved_port
 
 pytestmark = pytest.mark.cluster
 
@@ -130,12 +131,8 @@ def test_a_script_that_passes_its_own_arguments_has_its_way(user: Cli) -> None:
         jax.distributed.initialize("127.0.0.1:" + os.environ["PORT"], num_processes=ranks, process_id=ranks - 1 - rank)
         print(f"rank {rank} is process {jax.process_index()} of {jax.process_count()}")
     """)  # fmt: skip
-    import socket
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    out = user("run", "--name", "own-port", "--env", f"PORT={port}", "--", "python", "own.py")
+    with reserved_port() as port:
+        out = user("run", "--name", "own-port", "--env", f"PORT={port}", "--", "python", "own.py")
     assert "rank 0 is process 1 of 2" in out and "rank 1 is process 0 of 2" in out
     assert not user.events("own-port", "coordinator")
 
