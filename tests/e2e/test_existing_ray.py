@@ -7,6 +7,7 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -79,17 +80,24 @@ class TheirRay:
         found = set()
         for process in psutil.process_iter():
             try:
-                if any(str(self.folder) in word for word in process.cmdline()[1:]) and process.pid != os.getpid():
-                    found.add(process)
+                words = process.cmdline()[1:]
             except psutil.Error:
                 continue
+            # A worker that starts has not its title yet; the raylet has the worker's command in an option.
+            is_worker = any("default_worker.py" in word and not word.startswith("--") for word in words)
+            if any(str(self.folder) in word for word in words) and not is_worker and process.pid != os.getpid():
+                found.add(process)
         return found
 
     def stop(self) -> None:
         processes = self.own_processes()
-        everything = processes | {child for process in processes for child in process.children(recursive=True)}
+        everything = set(processes)
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                everything |= set(process.children(recursive=True))
         for process in everything:
-            process.kill()
+            with suppress(psutil.NoSuchProcess):  # it has ended with another
+                process.kill()
         psutil.wait_procs(everything, timeout=20.0)
 
 
@@ -163,7 +171,7 @@ def test_up_submit_down_on_a_ray_that_goes_on(cli: Cli, theirs: TheirRay) -> Non
             assert "'shared' on this Ray already" in other("up", example(cli, theirs), code=1)
         cli("submit", "transformer", "--cluster", "shared", "--name", "on-theirs", "--set", "steps=10")
         assert [rank["host"] for rank in cli.job("on-theirs")["ranks"]] == names
-        agents = [p for p in children_of_raylets(theirs) if "ray::Agent" in p.cmdline()[0]]
+        agents = [p for p in children_of_raylets(theirs) if "ray::Agent" in title(p)]
         assert len(agents) == 2
         agents[1].kill()  # Ray starts it again, with our code
         cli.wait_for(lambda: "LOST" not in cli.json("status", "shared")["state"], 60.0)
@@ -173,7 +181,7 @@ def test_up_submit_down_on_a_ray_that_goes_on(cli: Cli, theirs: TheirRay) -> Non
     assert "detached; the Ray at" in out
     assert theirs.stranger("visit", "keeper", "second") == [keeper, 2]
     assert before <= theirs.own_processes()
-    assert not [p for p in children_of_raylets(theirs) if p.cmdline()[:1] in (["ray::Agent"], ["ray::Supervisor"])]
+    assert not [p for p in children_of_raylets(theirs) if title(p) in ("ray::Agent", "ray::Supervisor")]
     assert not marked(record)
     assert not Path(record["run_folder"]).exists()
     assert not (theirs.folder / ".spmd-launch").exists()
@@ -196,9 +204,20 @@ def test_down_after_their_ray_has_ended(cli: Cli, theirs: TheirRay) -> None:
 
 
 def children_of_raylets(theirs: TheirRay) -> list[psutil.Process]:
-    raylets = [process for process in theirs.own_processes() if process.name() == "raylet"]
-    children = [child for raylet in raylets for child in raylet.children() if child.cmdline()]
+    children = []
+    for process in theirs.own_processes():
+        with suppress(psutil.NoSuchProcess):
+            if process.name() == "raylet":
+                children += [child for child in process.children() if title(child)]
     return sorted(children, key=lambda process: process.pid)
+
+
+def title(process: psutil.Process) -> str:
+    """What it calls itself; '' once it has ended."""
+    try:
+        return next(iter(process.cmdline()), "")
+    except psutil.Error:
+        return ""
 
 
 def marked(record: dict[str, object]) -> list[psutil.Process]:
