@@ -6,12 +6,11 @@ A block of ```` ```python ```` is a part of the page's program; ```` ```python f
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.ranks import ROOT
+from tests.ranks import ROOT, reserved_port
 
 # Gloo's threads print to the same standard output, parts of lines between parts of lines: Python has one of its own.
 OWN_STDOUT = 'import os, sys\nsys.stdout = os.fdopen(os.dup(1), "w")\nos.dup2(2, 1)\n'
@@ -46,28 +45,26 @@ class Page:
         Raises:
             AssertionError: with the standard error of a process that failed.
         """
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
         program = OWN_STDOUT + (INITIALIZE if num_hosts > 1 else "") + "\n".join(self.blocks("python"))
         environment = os.environ | {
             "JAX_PLATFORMS": "cpu",
             "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
             "PYTHONPATH": str(ROOT),
         }
-        processes = [
-            subprocess.Popen(
-                [sys.executable, "-c", program, f"127.0.0.1:{port}", str(num_hosts), str(rank)],
-                env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            )
-            for rank in range(num_hosts)
-        ]  # fmt: skip
-        try:
-            outputs = [process.communicate(timeout=150) for process in processes]
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
+        with reserved_port() as port:
+            processes = [
+                subprocess.Popen(
+                    [sys.executable, "-c", program, f"127.0.0.1:{port}", str(num_hosts), str(rank)],
+                    env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                )
+                for rank in range(num_hosts)
+            ]  # fmt: skip
+            try:
+                outputs = [process.communicate(timeout=150) for process in processes]
+            finally:
+                for process in processes:
+                    process.kill()
+                    process.wait()
         for process, (_, errors) in zip(processes, outputs, strict=True):
             assert process.returncode == 0, errors
         return [output for output, _ in outputs]

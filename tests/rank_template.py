@@ -71,7 +71,7 @@ def call(
     output.mkdir()
     context = Context(
         rank=rank, num_ranks=num_ranks, host=f"host-{rank}", seed=arguments.pop("seed", 0), output=output,
-        storage=folder + "/storage", exchange=Exchange(rank, num_ranks, 60.0), emit=events.append,
+        storage=folder + "/storage", exchange=Exchange(rank, num_ranks, 200.0), emit=events.append,
         **arguments.pop("context", {}),
     )  # fmt: skip
     module, _, name = target.partition(":")

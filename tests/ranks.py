@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +101,15 @@ def _template() -> RankTemplate:
     return template
 
 
+@contextlib.contextmanager
+def reserved_port() -> Iterator[int]:
+    """A port of this machine for a coordination service that is started meanwhile: nobody else is given it."""
+    with socket.socket() as reservation:  # bound but not listening, with SO_REUSEPORT as gRPC does
+        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reservation.bind(("127.0.0.1", 0))
+        yield reservation.getsockname()[1]
+
+
 def run_ranks(
     target: str,
     *,
@@ -126,21 +135,19 @@ def run_ranks(
         with tempfile.TemporaryDirectory() as temporary:
             return run_ranks(target, num_hosts=num_hosts, devices_per_host=devices_per_host, timeout_s=timeout_s,
                              x64=x64, keep_programs=keep_programs, folder=Path(temporary), **kwargs)  # fmt: skip
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices_per_host}"}
     logs = [folder / f"stderr-{rank}" for rank in range(num_hosts)]
     template, pids = _template(), []
-    try:
-        for rank, log in enumerate(logs):
-            log.unlink(missing_ok=True)  # of a run before, in the same folder
-            call = {"target": target, "rank": rank, "num_ranks": num_hosts, "port": port, "folder": str(folder),
-                    "x64": x64, "keep_programs": keep_programs, "arguments": kwargs}  # fmt: skip
-            pids.append(template.fork({"log": str(log), "environment": flags, "call": call}))
-        codes = template.wait(pids, timeout_s)
-    finally:
-        template.kill(pids)
+    with reserved_port() as port:
+        try:
+            for rank, log in enumerate(logs):
+                log.unlink(missing_ok=True)  # of a run before, in the same folder
+                call = {"target": target, "rank": rank, "num_ranks": num_hosts, "port": port, "folder": str(folder),
+                        "x64": x64, "keep_programs": keep_programs, "arguments": kwargs}  # fmt: skip
+                pids.append(template.fork({"log": str(log), "environment": flags, "call": call}))
+            codes = template.wait(pids, timeout_s)
+        finally:
+            template.kill(pids)
     if any(code != 0 for code in codes):  # None: still running when time ran out
         texts = "\n".join(f"--- rank {rank}\n{log.read_text()}" for rank, log in enumerate(logs))
         raise AssertionError(f"{target} on {num_hosts} x {devices_per_host}: exit codes {codes}\n{texts}")

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -78,15 +79,22 @@ class TheirRay:
         """Those that `ray start` has started: not its workers."""
         found = set()
         for process in psutil.process_iter():
-            if any(str(self.folder) in word for word in command_of(process)[1:]) and process.pid != os.getpid():
+            words = command_of(process)[1:]
+            # A worker that starts has not its title yet; the raylet has the worker's command in an option.
+            is_worker = any("default_worker.py" in word and not word.startswith("--") for word in words)
+            if any(str(self.folder) in word for word in words) and not is_worker and process.pid != os.getpid():
                 found.add(process)
         return found
 
     def stop(self) -> None:
         processes = self.own_processes()
-        everything = processes | {child for process in processes for child in process.children(recursive=True)}
+        everything = set(processes)
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                everything |= set(process.children(recursive=True))
         for process in everything:
-            process.kill()
+            with suppress(psutil.NoSuchProcess):  # it has ended with another
+                process.kill()
         psutil.wait_procs(everything, timeout=20.0)
 
 
@@ -193,9 +201,20 @@ def test_down_after_their_ray_has_ended(cli: Cli, theirs: TheirRay) -> None:
 
 
 def children_of_raylets(theirs: TheirRay) -> list[psutil.Process]:
-    raylets = [process for process in theirs.own_processes() if process.name() == "raylet"]
-    children = [child for raylet in raylets for child in raylet.children() if command_of(child)]
+    children = []
+    for process in theirs.own_processes():
+        with suppress(psutil.NoSuchProcess):
+            if process.name() == "raylet":
+                children += [child for child in process.children() if command_of(child)]
     return sorted(children, key=lambda process: process.pid)
+
+
+def title(process: psutil.Process) -> str:
+    """What it calls itself; '' once it has ended."""
+    try:
+        return next(iter(process.cmdline()), "")
+    except psutil.Error:
+        return ""
 
 
 def marked(record: dict[str, object]) -> list[psutil.Process]:

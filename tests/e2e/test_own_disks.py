@@ -144,7 +144,8 @@ def test_a_keeper_that_dies_is_started_again(cli: Cli, apart: str, calm: dict[st
 
 
 def test_a_job_that_ended_is_resumed_from_the_head(cli: Cli, apart: str, calm: dict[str, Any]) -> None:
-    fault = ("--inject", "sleep rank=0 step=16 seconds=3", "--inject", "raise rank=0 step=16")
+    # Nearly as long as a rank may stand: meanwhile step 15 comes to the head.
+    fault = ("--inject", "sleep rank=0 step=16 seconds=8", "--inject", "raise rank=0 step=16")
     cli("submit", *JOB, "--name", "resumed", "--cluster", apart, "--max-failures", "0", *fault, code=1)
     shutil.rmtree(cli.home / "jobs" / "resumed")  # with the head's disk all of it would be lost, but not with this
     cli("submit", "--resume", "resumed", "--cluster", apart)

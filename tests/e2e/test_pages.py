@@ -48,6 +48,8 @@ def test_every_command_prints_what_the_page_shows(reader: Cli, cluster: str, nam
     for command, expected in page.commands():
         if command.split()[1] in ("up", "down"):  # the shared cluster stands for the page's
             continue
+        if command == "spmd-launch status":  # a reader has let the hosts import everything again
+            reader.wait_for(lambda: reader.json("status", cluster)["state"] == "WARM", 120.0)
         assert_said(expected.replace("laptop-", f"{cluster}-"), typed(reader, command))
         done += 1
     assert done >= 2 and files

@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import ROOT, Cli
 from tests.pages import Page
+from tests.ranks import reserved_port
 
 pytestmark = pytest.mark.cluster
 
@@ -61,7 +62,7 @@ def test_a_script_that_names_no_coordinator_finds_the_others(user: Cli, argument
 
 def test_the_example_runs_as_it_is(user: Cli) -> None:
     # Fifty steps that nobody waits for: they once used up all threads of XLA's on a machine of two cores.
-    out = Cli(user.home, ROOT / "examples")("run", "--", "python", "plain_script.py", timeout_s=60)
+    out = Cli(user.home, ROOT / "examples")("run", "--", "python", "plain_script.py")
     assert "2 processes, 4 devices: weights" in out
 
 
@@ -75,7 +76,10 @@ def test_a_script_can_import_the_toolkit_if_it_is_asked_for(user: Cli) -> None:
     program, *words = command.split()
     out = user(*words[:1], "--name", "toolkit", *words[1:])
     lines = out.splitlines()
-    assert program == "spmd-launch" and all(line in lines for line in printed.splitlines())
+    assert program == "spmd-launch"
+    for rank, _, said in (line.partition(" ") for line in printed.splitlines()):
+        # A part of a line of gloo's may stand between.
+        assert any(line.startswith(f"{rank} ") and line.endswith(said) for line in lines), out
     # The hosts' Python has an editable install of ours here, as those that `up` makes have not.
     found = [Path(line.partition("found at ")[2]) for line in lines if "found at" in line]
     assert len(found) == 2 and all(str(path).endswith("/toolkit/workloads/spmd/__init__.py") for path in found)
@@ -130,12 +134,8 @@ def test_a_script_that_passes_its_own_arguments_has_its_way(user: Cli) -> None:
         jax.distributed.initialize("127.0.0.1:" + os.environ["PORT"], num_processes=ranks, process_id=ranks - 1 - rank)
         print(f"rank {rank} is process {jax.process_index()} of {jax.process_count()}")
     """)  # fmt: skip
-    import socket
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    out = user("run", "--name", "own-port", "--env", f"PORT={port}", "--", "python", "own.py")
+    with reserved_port() as port:
+        out = user("run", "--name", "own-port", "--env", f"PORT={port}", "--", "python", "own.py")
     assert "rank 0 is process 1 of 2" in out and "rank 1 is process 0 of 2" in out
     assert not user.events("own-port", "coordinator")
 
@@ -215,12 +215,14 @@ def test_what_rank_0_writes_into_its_folder_comes_back_of_a_script_that_fails_to
     write(user, "notes.txt", "as it was")
     write(user, "same.txt", "as it was")
     write(user, "writes.py", """
-        import os, pathlib, sys
+        import os, pathlib, sys, time
         rank = os.environ["SPMD_LAUNCH_RANK"]
         pathlib.Path("out").mkdir()
         pathlib.Path("out/model.txt").write_text(rank)
         pathlib.Path("notes.txt").write_text("changed")
         pathlib.Path(os.environ["SPMD_LAUNCH_JOB_DIR"], "left.txt").write_text(rank)
+        if rank == "1":
+            time.sleep(60)  # else its end could stop rank 0 before that has written
         sys.exit("no more data")
     """)  # fmt: skip
     out = user("run", "--name", "writes", "--", "python", "writes.py", code=1)
@@ -265,7 +267,7 @@ def test_a_rank_that_aborts_is_named_and_not_the_one_that_loses_it(user: Cli, ra
 
 def test_a_script_goes_on_from_what_it_has_saved(user: Cli) -> None:
     write(user, "saves.py", """
-        import os, pathlib, signal
+        import os, pathlib, signal, time
         rank = os.environ["SPMD_LAUNCH_RANK"]
         saved = pathlib.Path(os.environ["SPMD_LAUNCH_STORAGE_PATH"]) / f"{rank}.txt"
         step = int(saved.read_text()) if saved.exists() else 0
@@ -273,6 +275,9 @@ def test_a_script_goes_on_from_what_it_has_saved(user: Cli) -> None:
         saved.parent.mkdir(parents=True, exist_ok=True)
         saved.write_text("20")
         if step == 0 and rank == "1":
+            other = saved.with_name("0.txt")
+            while not (other.exists() and other.read_text()):  # else rank 0 could be stopped before it has saved
+                time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGKILL)
         pathlib.Path(os.environ["SPMD_LAUNCH_JOB_DIR"], "summary.json").write_text(f"{step}")
     """)  # fmt: skip
@@ -300,8 +305,16 @@ def test_a_secret_is_given_to_the_ranks_and_put_on_no_record(user: Cli) -> None:
     import hashlib
 
     assert out.count(hashlib.sha256(secret.encode()).hexdigest()[:12]) == 2
-    found = [path for path in user.home.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
-    assert not found
+    paths = [Path(folder, name) for folder, _, names in os.walk(user.home) for name in names]
+    assert not [path for path in paths if path.is_file() and secret.encode() in bytes_of(path)]
+
+
+def bytes_of(path: Path) -> bytes:
+    """What is in a file; nothing if it has gone since it was listed, as agents remove what an attempt leaves."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
 
 
 @pytest.mark.parametrize(

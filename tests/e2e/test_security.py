@@ -20,7 +20,7 @@ from tests.e2e.attackers import PATIENCE_S
 pytestmark = pytest.mark.cluster
 
 # Rank 1 sleeps while the strangers come: the job cannot end before they have, however fast the machine is.
-SLEEPS = ("--inject", "sleep rank=1 step=20 seconds=7", "--inject", "sleep rank=1 step=40 seconds=7")
+SLEEPS = tuple(word for step in (20, 40, 50) for word in ("--inject", f"sleep rank=1 step={step} seconds=7"))
 STEPS = ("--set", "steps=60", "--set", "size=32", "--set", "report_every=10")
 
 

@@ -29,8 +29,11 @@ def wait_for_the_end(cli: Cli, record: dict[str, Any], within_s: float) -> None:
 def test_a_cluster_without_a_job_ends_and_one_with_a_job_does_not(cli: Cli) -> None:
     name, limit_s = "idler", 20
     record = limited(cli, name, f"idle_down_after: {limit_s}s\n")
-    sleep = f"sleep rank=1 step=10 seconds={limit_s + 4}"
-    cli("submit", "psum-check", "--cluster", name, "--name", "keeps-it-up", "--set", "steps=20", "--inject", sleep)
+    # Longer than the limit in all, and each shorter than the watchdog lets a rank stand.
+    sleeps = [word for step in (4, 8, 12, 16) for word in ("--inject", f"sleep rank=1 step={step} seconds=7")]
+    settings = ("--set", "steps=20", "--set", "report_every=1")
+    cli("submit", "psum-check", "--cluster", name, "--name", "keeps-it-up", *settings, *sleeps)
+    assert len(cli.events("keeps-it-up", "injected")) == 4
     kept = Path(cli.home, "clusters", name, "guard.json")
     idle_since = cli.wait_for(lambda: json.loads(kept.read_text())["idle_since"])
     (supervisor,) = [p for p in processes_of(record) if "ray::Supervisor" in " ".join(command_of(p))]

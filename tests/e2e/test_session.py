@@ -75,6 +75,27 @@ def fail_on(*ranks: int) -> int:
     return 1
 
 
+def sleep_for_long(folder: Path) -> None:
+    (folder / str(jax.process_index())).touch()
+    time.sleep(60)
+
+
+def press_control_c_in_the_call(folder: Path) -> None:
+    """Has this process get a Ctrl-C while it waits for a call in which each of the two ranks makes a file there."""
+    folder.mkdir()
+
+    def press() -> None:
+        deadline = time.monotonic() + 60.0
+        while len(list(folder.iterdir())) < 2:
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.1)
+        time.sleep(0.5)  # until whoever has sent the call waits for its answer, too
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=press, daemon=True).start()
+
+
 def test_a_gang_keeps_arrays_on_the_devices(session: ClusterSession, cli: Cli, capsys: Any, tmp_path: Path) -> None:
     (tmp_path / "of_the_folder.py").write_text("import jax\ndef rank():\n    return jax.process_index()\n")
     with session.gang(folder=tmp_path, name="keeps") as gang:
@@ -159,9 +180,9 @@ def test_exceptions_are_folded_and_leave_the_gang_usable(
         whole, _ = gang.run_each(lambda array: array if jax.process_index() == 0 else None, x)
         with pytest.raises(launcher.GangError, match="rank 1 did not return this array, which lies on several hosts"):
             whole.fetch()
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        press_control_c_in_the_call(tmp_path / "asleep")
         with pytest.raises(KeyboardInterrupt, match="the gang can be used"):
-            gang.run(time.sleep, 60)
+            gang.run(sleep_for_long, tmp_path / "asleep")
         assert float(gang.run(scaled_sum, x, 1.0)) == 28.0
 
         def leave_early(array: jax.Array, *ranks: int) -> None:
@@ -173,7 +194,7 @@ def test_exceptions_are_folded_and_leave_the_gang_usable(
             gang.run(leave_early, x, 1)
 
 
-def test_a_dead_gang_says_so_and_can_be_made_again(session: ClusterSession, cli: Cli) -> None:
+def test_a_dead_gang_says_so_and_can_be_made_again(session: ClusterSession, cli: Cli, tmp_path: Path) -> None:
     with session.gang(folder=None, name="dies") as gang:
         x = gang.run(make_data, 8)
         os.kill(gang.run_each(os.getpid)[1], signal.SIGKILL)
@@ -188,9 +209,10 @@ def test_a_dead_gang_says_so_and_can_be_made_again(session: ClusterSession, cli:
 
         def hold_on() -> None:
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+            (tmp_path / "asleep" / str(jax.process_index())).touch()
             time.sleep(60)
 
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        press_control_c_in_the_call(tmp_path / "asleep")
         with pytest.raises(launcher.GangEndedError, match="did not come back from an interrupt within 5 s") as ended:
             gang.run(hold_on)
         assert "hold_on\n" in str(ended.value)

@@ -95,7 +95,7 @@ def test_supervisor_killed(victim: Victim) -> None:
     victim.with_title("ray::Supervisor")[0].kill()
     gone(ranks, 20.0)  # the lease: nobody would learn what they do
     victim.cli.wait_for(lambda: victim.cli.json("status", victim.name)["state"] != "DEAD", 30.0)
-    assert victim.cli.job(victim.job)["state"] == "FAILED"
+    victim.cli.wait_for(lambda: victim.cli.job(victim.job)["state"] == "FAILED")
     assert "supervisor" in victim.cli.job(victim.job)["message"]
     victim.cli("submit", "psum-check", "--cluster", victim.name)  # a new supervisor serves the same hosts
 

@@ -111,7 +111,7 @@ def test_what_new_writes_has_all_that_the_shipped_ones_have(user: Cli) -> None:
 
 def test_a_loop_that_waits_for_no_step_ends(user: Cli, tmp_path: Path) -> None:
     (tmp_path / "loop.py").write_text(textwrap.dedent(LOOP))
-    user("submit", "./loop.py:run", timeout_s=60.0)
+    user("submit", "./loop.py:run")
 
 
 @pytest.mark.slow

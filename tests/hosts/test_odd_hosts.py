@@ -95,7 +95,7 @@ def test_what_a_crash_has_left_is_named_and_ended(odd: Odd) -> None:
         for machine in odd.lab.hosts.hosts.values():
             (holder,) = [p.pid for p in machine.processes() if "cluster.holder" in p.argv]
             os.kill(holder, signal.SIGKILL)
-        assert "DEAD" in odd.lab.cli("status", "lab")
+        odd.lab.cli.wait_for(lambda: "DEAD" in odd.lab.cli("status", "lab"))
         out = odd.lab.cli("up", str(odd.lab.file))
         assert left.wait(timeout=10) == -signal.SIGTERM
     finally:

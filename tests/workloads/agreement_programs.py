@@ -114,7 +114,7 @@ def local_and_threads(context: Context) -> dict[str, Any]:
 
 def bystander(context: Context) -> dict[str, Any]:
     """The last rank compiles what runs on the others' devices alone, after they have done so twice."""
-    barrier = programs.install(context.exchange.apart("some", timeout_s=5.0), host=context.host, emit=context.emit)
+    barrier = programs.install(context.exchange.apart("some", timeout_s=60.0), host=context.host, emit=context.emit)
     assert barrier is not None
     mesh = jax.sharding.Mesh(jax.devices()[:-1], ("data",))
     x = jax.ShapeDtypeStruct((4,), np.float32, sharding=NamedSharding(mesh, P("data")))

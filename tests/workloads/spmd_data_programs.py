@@ -342,7 +342,7 @@ def _peak_mib(*, reset: bool = False) -> float:
 
 def slow_turns(context: Context) -> dict[str, Any]:
     """Rank 1 sends for longer than anybody waits for what does not move, and rank 2 waits for its turn."""
-    processes.TIMEOUT_S, gathering.TELL_PERIOD_S = 2.0, 0.0
+    processes.TIMEOUT_S, gathering.TELL_PERIOD_S = 5.0, 0.0
     send = gathering.start_send
 
     def send_slowly(*arguments: Any) -> jax.Array:
@@ -352,6 +352,6 @@ def slow_turns(context: Context) -> dict[str, Any]:
     gathering.start_send = send_slowly
     context.exchange.all_gather("start", None)
     start = time.monotonic()
-    size = 16384 if context.rank < 2 else 64
+    size = 2 * 16384 if context.rank < 2 else 64
     whole = spmd.gather(np.full(size, context.rank, np.float32), to="rank0", chunk_bytes=2**15)
     return {"seconds": time.monotonic() - start, "sum": None if whole is None else float(whole.sum())}

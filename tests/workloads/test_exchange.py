@@ -1,6 +1,7 @@
 """Out-of-band messages between real processes."""
 
 import math
+import re
 
 from launcher.watchdog import Bounds
 from tests.ranks import run_ranks
@@ -25,8 +26,9 @@ def test_every_rank_receives_all_values_in_rank_order() -> None:
 
 def test_an_absent_rank_is_named_in_time() -> None:
     first, absent = run_ranks("tests.workloads.exchange_programs:stay_away", num_hosts=2, devices_per_host=1)
-    assert first["error"].startswith("rank 0 waited 1.") and "'skipped' from rank(s) 1: " in first["error"]
-    assert 1.4 < first["waited_s"] < 3.0
+    said = re.match(r"rank 0 waited (\d+\.\d) s for 'skipped' from rank\(s\) 1: ", first["error"])
+    assert said is not None, first["error"]
+    assert 1.4 < float(said[1]) < first["waited_s"] + 0.1 < 15.0, "1.5 s on a quiet machine"
     assert absent["error"] == ""
 
 
