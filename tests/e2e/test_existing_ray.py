@@ -209,14 +209,6 @@ def children_of_raylets(theirs: TheirRay) -> list[psutil.Process]:
     return sorted(children, key=lambda process: process.pid)
 
 
-def title(process: psutil.Process) -> str:
-    """What it calls itself; '' once it has ended."""
-    try:
-        return next(iter(process.cmdline()), "")
-    except psutil.Error:
-        return ""
-
-
 def marked(record: dict[str, object]) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
