@@ -301,7 +301,7 @@ class Context:
             tree: any pytree of arrays and numbers.
             step: where the caller is.
             derived: makes what is computed from copies of the tree, and is compared after it, where the tree itself is
-                equal: a wrong bit there would show here again, and outvote who has computed from the right ones.
+                equal: a wrong bit there would show here again, as if the devices had computed wrongly.
 
         Returns:
             The verdict, which is also recorded in the job's events: bytes checked, and bytes without a second copy.

@@ -52,6 +52,10 @@ class LaunchOrderError(DisagreementError):
     """Ranks have launched programs in different orders; names the first differing launch."""
 
 
+class ValueMismatchError(DisagreementError):
+    """Values that the program must make alike on all hosts or shards differ: no copies, and so no host is suspect."""
+
+
 class EnvironmentMismatchError(DisagreementError):
     """Ranks differ in versions, code, config, flags or devices; names what differs, and who is the odd one."""
 

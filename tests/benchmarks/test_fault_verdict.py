@@ -209,6 +209,13 @@ def test_with_two_copies_the_culprit_is_unknown_but_the_rest_is_not() -> None:
     assert look(injection("flip-bit", 2), text, ({**flip, "bit": 2},)).problems
     both = "2 x (faults-1/cpu:0, faults-1/cpu:1) against 2 x (faults-0/cpu:0, faults-0/cpu:1); culprit unknown"
     assert look(injection("flip-bit", 2), re.sub("1 x .*culprit unknown", both, text), (flip,)).problems
+    apart = (
+        "2 x (faults-0/cpu:0, faults-0/cpu:1) against 1 x (faults-1/cpu:131072); culprit unknown: more than half "
+        "agree, but on 1 of 2 hosts, and copies of one host can share a fault"
+    )
+    by_hosts = re.sub("1 x .*group is more than half", apart, text)
+    assert look(injection("flip-bit", 2), by_hosts, (flip,)).problems == ()
+    assert look(injection("flip-bit", 1), by_hosts, (flip,)).problems
 
 
 def test_a_bit_that_was_computed_over_is_harmless() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.ranks import run_ranks
-from workloads.errors import ReplicaDivergenceError
+from workloads.errors import ReplicaDivergenceError, ValueMismatchError
 from workloads.exchange import Exchange
 from workloads.integrity import Verdict, check_replicas
 from workloads.integrity.verdict import Block, compare_structures, judge, vote
@@ -36,6 +36,41 @@ def test_vote(digests: str, groups: list[int], culprits: tuple[str, ...]) -> Non
     assert [len(group) for group in divergence.groups] == groups
     assert divergence.culprits == culprits
     assert ("culprit unknown" in str(divergence)) == (not culprits)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "culprits"),
+    [
+        (("aaaa", "aaab"), ("h1/cpu:3",)),
+        (("aaab",), ("h0/cpu:3",)),
+        (("ab", "a"), ("h0/cpu:1",)),
+        (("aaaa", "abbb"), ("h1/cpu:1", "h1/cpu:2", "h1/cpu:3")),
+        (("aa", "aa", "bb"), ("h2/cpu:0", "h2/cpu:1")),
+        (("aa", "b"), ()),  # one process may have fed something wrong to both of its devices
+        (("b", "aaa"), ()),
+        (("aaaa", "b", "b"), ()),
+        (("aaaab", "b"), ()),
+    ],
+)
+def test_a_majority_lies_on_more_than_half_of_the_hosts(hosts: tuple[str, ...], culprits: tuple[str, ...]) -> None:
+    digests = {f"h{host}/cpu:{n}": digest for host, held in enumerate(hosts) for n, digest in enumerate(held)}
+    divergence = vote(dataclasses.replace(_block(), digests=digests))
+    assert divergence is not None
+    assert (divergence.culprits, divergence.how) == (culprits, "majority" if culprits else "unknown")
+    unknown = f"culprit unknown: more than half agree, but on 1 of {len(hosts)} hosts, and copies of one host can share"
+    assert (unknown in str(divergence)) == (not culprits)
+
+
+def test_values_that_are_no_copies_outvote_nobody() -> None:
+    verdict = judge([_block(*"aab")], step=0, num_leaves=1, seconds=0.0)
+    with pytest.raises(ValueMismatchError) as caught:
+        verdict.raise_if_unlike("arguments", "Give all the same")
+    assert str(caught.value).splitlines() == [
+        "arguments differ, in 1 of 1 leaves:",
+        "  w: 2 x (h0/cpu:0, h1/cpu:0) against 1 x (h2/cpu:0)",
+        "Give all the same",
+    ]
+    judge([_block("a", "a")], step=0, num_leaves=1, seconds=0.0).raise_if_unlike("arguments", "")
 
 
 @pytest.mark.parametrize(

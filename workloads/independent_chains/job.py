@@ -119,14 +119,16 @@ class Job:
 
         A chain lives on one device, so that nothing has a second copy by itself. Therefore every device with a block
         makes the next transitions of the first block, which must end in equal bits and are thrown away; and what the
-        ranks have gathered, from which they start, must be equal.
+        ranks have gathered, from which they start, must be equal. All devices of a host run what one process has loaded
+        and compiled: where their probes differ from another host's, that may be wrong, and nobody is named.
 
         Args:
             step: transitions done.
             state, history: as `gather` returned them.
 
         Raises:
-            ReplicaDivergenceError: naming the devices or hosts that are outvoted.
+            ReplicaDivergenceError: naming who differs, and who is wrong if a majority on more than half of the hosts
+                that have a probe, or a copy, tells.
         """
 
         def probe() -> Any:

@@ -2,10 +2,10 @@
 
 import collections
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from workloads.errors import ReplicaDivergenceError
+from workloads.errors import ReplicaDivergenceError, ValueMismatchError
 
 Status = Literal["ok", "diverged", "nothing-checked"]
 
@@ -76,8 +76,9 @@ class Divergence:
         groups: holders that agree with each other; the group that is right first if that is known, then the largest.
         digests: of each group, the fingerprint that its copies have; a replay is compared with them.
         culprits: holders of copies that are wrong; empty if nothing tells.
-        how: "majority" if more than half of all copies agree; "unchanged since step N" if a copy of a block that was
-            not seen to change still has the bits that were verified; else "unknown".
+        how: "majority" if more than half of all copies agree, on more than half of their hosts; "unchanged since step
+            N" if a copy of a block that was not seen to change still has the bits that were verified; "unknown" if
+            neither tells; "no vote" if these are no copies of one another, so that none can be called wrong.
         differences: the first group against others, where that was looked for.
         detail: in words, what differs where bits could not be compared; else empty.
     """
@@ -95,9 +96,24 @@ class Divergence:
         if self.detail:
             return f"{self.leaf}: {self.detail}"
         groups = " against ".join(f"{len(group)} x ({_shorten(group)})" for group in self.groups)
-        culprit = f"{_shorten(self.culprits)} ({self.how})" if self.culprits else "unknown: no group is more than half"
-        lines = [f"{self.leaf}{self.index}: {groups}; culprit{':' if self.culprits else ''} {culprit}"]
-        return "\n    ".join([*lines, *map(str, self.differences)])
+        return "\n    ".join([f"{self.leaf}{self.index}: {groups}{self._blame()}", *map(str, self.differences)])
+
+    def without_vote(self) -> "Divergence":
+        """The same of values that are no copies of one another: who has what, and no culprit."""
+        return dataclasses.replace(self, culprits=(), how="no vote")
+
+    def _blame(self) -> str:
+        if self.how == "no vote":
+            return ""
+        if self.culprits:
+            return f"; culprit: {_shorten(self.culprits)} ({self.how})"
+        holders = [holder for group in self.groups for holder in group]
+        if 2 * len(self.groups[0]) <= len(holders):
+            return "; culprit unknown: no group is more than half"
+        return (
+            f"; culprit unknown: more than half agree, but on {len(_hosts(self.groups[0]))} of {len(_hosts(holders))} "
+            "hosts, and copies of one host can share a fault"
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -140,14 +156,29 @@ class Verdict:
         Args:
             subject: what was compared, in words; by default the replicas at this step.
         """
-        if self.status != "diverged":
-            return
-        lines = [f"  {divergence}" for divergence in self.divergences[:MOST_DIVERGENCES_SHOWN]]
-        if len(self.divergences) > len(lines):
-            lines.append(f"  and {len(self.divergences) - len(lines)} more")
-        leaves = len({divergence.leaf for divergence in self.divergences})
-        heading = f"{subject} differ" if subject else f"replicas differ at step {self.step}"
-        raise ReplicaDivergenceError(f"{heading}, in {leaves} of {self.num_leaves} leaves:\n" + "\n".join(lines), self)
+        if self.status == "diverged":
+            heading = f"{subject} differ" if subject else f"replicas differ at step {self.step}"
+            raise ReplicaDivergenceError(self._told(heading, self.divergences), self)
+
+    def raise_if_unlike(self, subject: str, remedy: str) -> None:
+        """Raises `ValueMismatchError`, naming leaf, index and who has what, if values differ that are no copies.
+
+        What the program has each host or shard bring may differ by the program: no number of others outvotes it.
+
+        Args:
+            subject: what was compared, in words, plural.
+            remedy: what to do, in words.
+        """
+        if self.status == "diverged":
+            told = self._told(f"{subject} differ", [divergence.without_vote() for divergence in self.divergences])
+            raise ValueMismatchError(f"{told}\n{remedy}")
+
+    def _told(self, heading: str, divergences: Sequence[Divergence]) -> str:
+        lines = [f"  {divergence}" for divergence in divergences[:MOST_DIVERGENCES_SHOWN]]
+        if len(divergences) > len(lines):
+            lines.append(f"  and {len(divergences) - len(lines)} more")
+        leaves = len({divergence.leaf for divergence in divergences})
+        return f"{heading}, in {leaves} of {self.num_leaves} leaves:\n" + "\n".join(lines)
 
 
 def judge(
@@ -181,7 +212,11 @@ def judge(
 
 
 def vote(block: Block) -> Divergence | None:
-    """None if all copies agree; else who agrees with whom, and who is wrong if a majority or the past tells."""
+    """None if all copies agree; else who agrees with whom, and who is wrong if a majority or the past tells.
+
+    A majority is more than half of the copies, on more than half of the hosts that have one: what one process loads or
+    compiles may be wrong on all its devices at once, so copies that lie on no other host count for one witness.
+    """
     holders = collections.defaultdict(list)
     for holder, digest in block.digests.items():
         holders[digest].append(holder)
@@ -189,7 +224,8 @@ def vote(block: Block) -> Divergence | None:
         return None
     largest = max(holders, key=lambda digest: len(holders[digest]))
     right, how = None, "unknown"
-    if 2 * len(holders[largest]) > len(block.digests):
+    most_hosts = 2 * len(_hosts(holders[largest])) > len(_hosts(block.digests))
+    if most_hosts and 2 * len(holders[largest]) > len(block.digests):
         right, how = largest, "majority"
     elif block.verified and block.verified[0] in holders:
         right, how = block.verified[0], f"unchanged since step {block.verified[1]}"
@@ -217,6 +253,10 @@ def compare_structures(structures: dict[str, dict[str, str]]) -> tuple[Divergenc
             detail = ", but ".join(f"{description} on {_shorten(names)}" for description, names in hosts.items())
             divergences.append(Divergence(leaf=leaf, detail=detail))
     return tuple(divergences)
+
+
+def _hosts(holders: Iterable[str]) -> set[str]:
+    return {holder.split("/")[0] for holder in holders}
 
 
 def _shorten(names: Sequence[str]) -> str:
