@@ -14,7 +14,7 @@ class Cause(enum.StrEnum):
     FAILURE = "failure"  # a rank died, raised or hung: the next attempt may fare better
     PREEMPTED = "preempted"  # a host was lost: nobody's fault, and so on a budget of its own
     DIVERGED = "diverged"  # copies of an array differ: go back to a checkpoint that was verified
-    REFUSED = "refused"  # ranks ran different programs, code or settings, or a parameter is wrong: it would be so again
+    REFUSED = "refused"  # ranks had other programs, code, settings or values, or a wrong parameter: so it would again
 
 
 class OnDivergence(enum.StrEnum):

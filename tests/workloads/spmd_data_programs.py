@@ -181,7 +181,7 @@ def hosts_parts(context: Context) -> dict[str, Any]:
     for name, call in wrong.items():
         try:
             messages[name] = f"no error: {call()}"
-        except (ValueError, TypeError, spmd.ReplicaDivergenceError) as error:
+        except (ValueError, TypeError, spmd.ValueMismatchError) as error:
             messages[name] = f"{type(error).__name__}: {error}"
     same = spmd.gather(parts)
     expected = {"x": rows, "k": keys, **{name: copy.astype(alike[name].dtype) for name, copy in copies.items()}}

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from launcher.rank.error_details import error_details
 from workloads import spmd
 from workloads.context import Context
 
@@ -152,7 +153,7 @@ def at_hand(context: Context) -> dict[str, Any]:
         differs = str(jax.jit(lambda w: scaled(device + context.rank, w))(2.0).shape)
         ours = np.full((8, 2), context.rank, np.float32)
         differs = str(jax.jit(lambda w: scaled(ours, w))(2.0).shape)
-    except spmd.ReplicaDivergenceError as error:
+    except spmd.ValueMismatchError as error:
         differs = str(error)
     return {
         "values": {name: np.asarray(spmd.gather(value)).tolist() for name, value in results.items()},
@@ -173,26 +174,31 @@ def _whole(leaf: jax.Array) -> np.ndarray:
     return np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
 
 
-def diverging(context: Context) -> dict[str, str]:
-    """Arguments that differ between hosts, and results that differ between shards."""
+def diverging(context: Context) -> dict[str, dict[str, Any]]:
+    """Arguments that differ between hosts, and results that differ between shards: what a rank tells its agent."""
     mesh = jax.make_mesh((8,), (AXIS,))
     total = spmd.spmd_map(lambda w, x: jax.lax.psum(x.sum(), AXIS) * w, mesh, AXIS, ("broadcast", "shard"),
                           out="replicated")  # fmt: skip
     wrong = spmd.spmd_map(lambda x: {"sum": x.sum()}, mesh, AXIS, ("shard",), out="replicated")
+    same = spmd.spmd_map(lambda w, x: {"w": w, "x": x.sum()}, mesh, AXIS, ("broadcast", "shard"), out="replicated")
+    everywhere = jax.NamedSharding(mesh, jax.P())
+    pieces = [jax.device_put(np.float32(device.id == mesh.devices[-1].id), device) for device in jax.local_devices()]
+    damaged = jax.make_array_from_single_device_arrays((), everywhere, pieces)
     ours = np.full(8, context.rank, np.float32)
     calls = {
         "batch": lambda: total(1.0, ours),
         "weight": lambda: total({0: 0.5, 1: 0.25}[min(context.rank, 1)], np.ones(8, np.float32)),
         "result": lambda: wrong(np.array([1, 1, 1, 1, 1, 2, 1, 1], np.float32)),
+        "damaged": lambda: same(damaged, np.arange(8, dtype=np.float32)),
         "fine": lambda: total(1.0, np.ones(8, np.float32)),
     }
-    messages = {}
+    told = {}
     for name, call in calls.items():
         try:
-            messages[name] = str(float(call()))
-        except spmd.ReplicaDivergenceError as error:
-            messages[name] = str(error)
-    return messages
+            told[name] = {"result": float(call())}
+        except RuntimeError as error:
+            told[name] = error_details(error, None, is_ours=True, peak_bytes=0)
+    return told
 
 
 def refused(context: Context) -> dict[str, str]:

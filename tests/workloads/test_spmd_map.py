@@ -110,12 +110,20 @@ def test_what_hosts_hold_may_be_closed_over_under_jit() -> None:
 def test_arguments_and_results_that_differ_are_told() -> None:
     first, second = _run("diverging", 2, 4)
     assert first == second
-    assert "arguments of <lambda> that every host should hold alike differ, in 1 of 2 leaves" in first["batch"]
-    assert "1: 1 x (" in first["batch"] and "first at [0]: 0x00000000 (0.0)" in first["batch"]
-    assert "0: 1 x (" in first["weight"]
-    assert "results of <lambda> that should be equal on the 8 shards of axis 'i' differ" in first["result"]
-    assert "sum: 7 x (" in first["result"] and "(majority)" in first["result"] and "(2.0)" in first["result"]
-    assert first["fine"] == "8.0"
+    batch, weight, result, damaged = (first[name] for name in ("batch", "weight", "result", "damaged"))
+    assert "arguments of <lambda> that every host should hold alike differ, in 1 of 2 leaves" in batch["message"]
+    assert "1: 1 x (" in batch["message"] and "first at [0]: 0x00000000 (0.0)" in batch["message"]
+    assert "0: 1 x (" in weight["message"] and "spmd.broadcast gives all hosts one host's" in weight["message"]
+    assert "results of <lambda> that should be equal on the 8 shards of axis 'i' differ" in result["message"]
+    assert "sum: 7 x (" in result["message"] and "(2.0)" in result["message"]
+    assert 'Reduce them by jax.lax.psum or pmean, or have all of them by out="stack"' in result["message"]
+    for told in (batch, weight, result):
+        assert (told["type"], told["cause"], told.get("suspects", [])) == ("ValueMismatchError", "refused", [])
+        assert "culprit" not in told["message"]
+    assert (damaged["type"], damaged["cause"]) == ("ReplicaDivergenceError", "diverged")
+    assert [host[-8:] for host in damaged["suspects"]] == ["(rank 1)"], "JAX can prove these equal: a copy is wrong"
+    assert "in 1 of 2 leaves:\n  w: 7 x (" in damaged["message"] and "(majority)" in damaged["message"]
+    assert first["fine"] == {"result": 8.0}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ Import it as `from workloads import spmd`. It needs JAX, NumPy and psutil, neith
 - `visualizing.visualize`: which host and device holds which piece of an array
 """
 
-from workloads.errors import ReplicaDivergenceError
+from workloads.errors import ReplicaDivergenceError, ValueMismatchError
 from workloads.spmd.barriers import barrier
 from workloads.spmd.broadcasting import broadcast
 from workloads.spmd.gathering import gather
@@ -26,6 +26,7 @@ from workloads.spmd.visualizing import visualize
 __all__ = [
     "MemoryReport",
     "ReplicaDivergenceError",
+    "ValueMismatchError",
     "assert_replicas_equal",
     "barrier",
     "broadcast",

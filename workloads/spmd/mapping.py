@@ -72,7 +72,9 @@ def spmd_map(
     Raises:
         ValueError: here or in the call, for a kind, axis or argument that does not fit.
         TypeError: wrong arguments; a static argument that cannot be hashed.
-        ReplicaDivergenceError: in the call: arguments differ between hosts, or results that must be equal do not.
+        ValueMismatchError: in the call: arguments differ between hosts, or results that must be equal between shards,
+            which nothing has reduced.
+        ReplicaDivergenceError: in the call: so do results that JAX can prove equal; some device is wrong.
     """
     mapped = _Mapped(f, Shards.over(mesh, axis), argtypes, kwargtypes or {}, wrap_return, out, uneven, donate)
     return functools.update_wrapper(mapped, f, updated=())

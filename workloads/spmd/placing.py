@@ -11,6 +11,11 @@ from workloads.spmd.processes import checker, first_difference, path_of
 
 PyTree = Any
 
+UNLIKE = (
+    "Every host must give the same here (spmd.broadcast gives all hosts one host's values); parts that are each host's "
+    "own are joined by spmd.shard(..., host_local=True), with a spec that cuts them"
+)
+
 
 def shard(tree: PyTree, mesh: Mesh, spec: PyTree, *, host_local: bool = False) -> PyTree:
     """Puts a tree on the devices of a mesh, cut as `spec` says.
@@ -36,7 +41,7 @@ def shard(tree: PyTree, mesh: Mesh, spec: PyTree, *, host_local: bool = False) -
         The tree with `jax.Array` leaves of that sharding; 64-bit types become 32-bit ones unless `jax_enable_x64`.
 
     Raises:
-        ReplicaDivergenceError: hosts hold different data that should be the same: all of it, or, if `host_local`, what
+        ValueMismatchError: hosts hold different data that should be the same: all of it, or, if `host_local`, what
             `spec` copies to several hosts.
         ValueError: rows that do not divide over the mesh; parts of hosts that differ in shape or dtype.
         TimeoutError: naming the processes that did not call.
@@ -78,11 +83,11 @@ def check_alike(leaves: dict[str, Any], subject: str) -> None:
         subject: what they are, in words, plural.
 
     Raises:
-        ReplicaDivergenceError: naming leaf, hosts and the first difference.
+        ValueMismatchError: naming leaf, hosts and the first difference.
     """
     if leaves and jax.process_count() > 1:
         with jax.ensure_compile_time_eval():
-            checker().check(leaves, step=0).raise_if_diverged(subject)
+            checker().check(leaves, step=0).raise_if_unlike(subject, UNLIKE)
 
 
 def place(leaf: Any, sharding: NamedSharding, *, donate: bool = False) -> jax.Array:
