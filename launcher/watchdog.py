@@ -9,6 +9,7 @@ from launcher.environment import LEASE_S
 from launcher.interactive import CALL, IDLE
 from launcher.timeline import RankProgress
 
+MEETING = "rendezvous"
 ANSWERS_S = 3.0  # a host that has not answered for so long may hold news: nobody else is judged by old ones
 
 
@@ -95,7 +96,7 @@ def bound_s(rank: RankProgress, bounds: Bounds) -> float:
         "gather": bounds.gather_s,
         "replica": bounds.gather_s,
         PHASE: bounds.script_s,
-        **dict.fromkeys(("start", "import", "rendezvous", "load", "run"), bounds.start_s),
+        **dict.fromkeys(("start", "import", MEETING, "load", "run"), bounds.start_s),
     }
     return of_phase.get(kind, bounds.other_s)
 
@@ -150,15 +151,21 @@ def _stuck(ranks: Sequence[RankProgress], bounds: Bounds) -> list[Finding]:
     numbers = tuple(rank.rank for rank in behind)
     if not ahead:
         return _together(behind, stood_s, limit_s, bounds)
-    text = f"{_no_progress(behind[0], stood_s)}; {_waiting(ahead)}"
-    if behind[0].phase == PHASE and behind[0].launches:  # a script's: how long it may take its author knows
-        told = stood_s >= bounds.script_told_s
+    text = f"{_no_progress(behind[0], stood_s)}; {_waiting(ahead, behind[0])}"
+    if behind[0].phase == PHASE and (behind[0].launches or not any(_meets(rank) for rank in ahead)):
+        # How long it may take its author knows; and that others have ended tells nothing of it.
+        told = stood_s >= bounds.script_told_s and any(rank.launches for rank in ranks)
         return [Finding(kind="stuck", ranks=numbers, text=text, fatal=False)] if told else []
     if stood_s >= limit_s:
         return [Finding(kind="stuck", ranks=numbers, text=text, fatal=True)]
     if behind[0].phase.startswith("compile") and stood_s >= bounds.late_compile_s:
         return [Finding(kind="late-compile", ranks=numbers, text=text, fatal=False)]
     return []
+
+
+def _meets(rank: RankProgress) -> bool:
+    """Whether it waits for all others to come to the rendezvous."""
+    return rank.phase == MEETING and not rank.done
 
 
 def _is_interactive(rank: RankProgress) -> bool:
@@ -225,17 +232,24 @@ def _no_progress(rank: RankProgress, stood_s: float) -> str:
     return f"made no progress for {stood_s:.0f} s{usual} in {_where(rank)}{stopped}"
 
 
-def _waiting(ranks: Sequence[RankProgress]) -> str:
+def _waiting(ahead: Sequence[RankProgress], behind: RankProgress) -> str:
     """What the ranks ahead do, equal ones together: `rank 0 waits in 'run', step 20 of 100, launch 21 ('train')`."""
-    groups: dict[str, list[int]] = {}
-    for rank in ranks:
-        groups.setdefault("" if rank.done else _where(rank), []).append(rank.rank)
-    said = []
-    for where, who in groups.items():
-        one = len(who) == 1
-        verb = ("is done" if one else "are done") if not where else ("waits in " if one else "wait in ")
-        said.append(f"{'rank' if one else 'ranks'} {_list(who)} {verb}{where}")
-    return "; ".join(said)
+    groups: dict[tuple[str, str], list[int]] = {}
+    for rank in ahead:
+        groups.setdefault(_does(rank, behind), []).append(rank.rank)
+    return "; ".join(
+        f"rank {who[0]} {of_one}" if len(who) == 1 else f"ranks {_list(who)} {of_several}"
+        for (of_one, of_several), who in groups.items()
+    )
+
+
+def _does(rank: RankProgress, behind: RankProgress) -> tuple[str, str]:
+    """What a rank ahead does, said of one and of several."""
+    if not rank.done:
+        return f"waits in {_where(rank)}", f"wait in {_where(rank)}"
+    if behind.phase == MEETING and rank.moves < behind.moves:
+        return "has ended without coming there", "have ended without coming there"
+    return "is done", "are done"
 
 
 def _list(ranks: Sequence[int]) -> str:

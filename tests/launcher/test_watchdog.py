@@ -26,6 +26,9 @@ BEHIND = {"launches": 20, "stood_s": 12.0}
 WAITS = {"stood_s": 12.0}
 SCRIPT = {"phase": "script", "step": 0, "total": 0, "usual_s": None, "longest_s": None}
 
+NO_STEPS = {"step": 0, "total": 0, "reports": 0, "launches": 0, "usual_s": None}
+ALONE = SCRIPT | {"moves": 1, "reports": 0, "launches": 0, "stood_s": 9e3}
+
 
 @pytest.mark.parametrize(
     ("moment", "expected"),
@@ -66,6 +69,18 @@ SCRIPT = {"phase": "script", "step": 0, "total": 0, "usual_s": None, "longest_s"
         ("a script's rank does not come to the rendezvous", (
             [{"phase": "rendezvous", "moves": 2, "launches": 0, "stood_s": 301.0},
              SCRIPT | {"moves": 1, "launches": 0, "stood_s": 301.0}], [("stuck", (1,), True)])),
+        ("a script's rank goes on when another has ended",
+         ([{**ALONE, "done": True}, ALONE, ALONE], [])),
+        ("a script's rank goes on when another has ended, which is told where launches are watched",
+         ([{**ALONE, "done": True, "launches": 3}, ALONE], [("stuck", (1,), False)])),
+        ("a script's rank loads before its first launch", ([ALONE | {"launches": 1}, ALONE], [("stuck", (1,), False)])),
+        ("a script's rank goes on where others have met without it", ([ALONE | {"moves": 3}, ALONE], [])),
+        ("a script's rank is waited for in the rendezvous, and another has ended", (
+            [{**ALONE, "done": True}, {"phase": "rendezvous", "moves": 2, "launches": 0, "stood_s": 9e3}, ALONE],
+            [("stuck", (2,), True)])),
+        ("a script's rank waits in the rendezvous for one that has ended", (
+            [{**ALONE, "done": True}, {"phase": "rendezvous", "moves": 2, "launches": 0, "stood_s": 121.0}],
+            [("stuck", (1,), True)])),
         ("all at one place", ([WAITS, WAITS], [("together", (0, 1), False)])),
         ("all at one place for long", ([{"stood_s": 121.0}] * 2, [("together", (0, 1), True)])),
         ("one long program without a report", ([{"stood_s": 9e3, "usual_s": None}] * 2, [("together", (0, 1), False)])),
@@ -119,6 +134,12 @@ def test_a_stuck_rank_is_told_with_what_the_others_wait_for() -> None:
 def test_equal_waits_are_one_clause() -> None:
     (text,) = texts(BEHIND, WAITS, WAITS, {"done": True})
     assert text.endswith("; ranks 1, 2 wait in 'run', step 20 of 100, launch 21; rank 3 is done")
+
+
+def test_a_rank_that_has_ended_without_coming_is_told_as_such() -> None:
+    ended = ALONE | {"done": True}
+    (text,) = texts(ended, {"phase": "rendezvous", "moves": 2, "stood_s": 121.0} | NO_STEPS, ended)
+    assert text.endswith("for 121 s in 'rendezvous'; ranks 0, 2 have ended without coming there")
 
 
 @pytest.mark.parametrize(
