@@ -15,6 +15,7 @@ import ray
 from cluster.record import NAMESPACE, Cluster, Host
 from cluster.slices import rank_units
 from launcher import host_report
+from launcher.agent_handles import GoneAgent, agent_handles
 from launcher.blobs import BlobStore
 from launcher.certificates import Authority
 from launcher.client_server import ClientServer, Wire
@@ -25,7 +26,7 @@ from launcher.host_return import OPS, HostReturn
 from launcher.interactive import WORKLOAD
 from launcher.interactive_talk import GangTalk
 from launcher.job import JobSpec, JobState
-from launcher.job_folder import JobFolder, all_jobs, jobs_folder
+from launcher.job_folder import JobFolder, all_jobs, jobs_folder, settle_lost_jobs
 from launcher.job_queue import Waiting, next_to_start
 from launcher.job_record import JobRecord
 from launcher.job_run import JobRun
@@ -56,16 +57,13 @@ class Supervisor:
         self.authority = Authority.open(cluster.folder, cluster.cluster_id)
         self.jobs: dict[str, JobRun] = {}
         self.queue: list[str] = []
-
-        def actor(role: str) -> Any:
-            return ray.get_actor(cluster.actor_name(role), namespace=NAMESPACE)
-
-        self.pool = HostPool(
-            {host.name: actor(f"agent:{host.name}") for host in cluster.hosts},
-            rank_units({host.name: host.place for host in cluster.hosts}),
-        )
+        agents = agent_handles(cluster)
+        self.pool = HostPool(agents, rank_units({host.name: host.place for host in cluster.hosts}))
+        self.pool.lost = {host for host, agent in agents.items() if isinstance(agent, GoneAgent)}
         self.returning = HostReturn(self.pool, self.blobs)
-        self.keeper = actor("keeper") if cluster.spec.head_disk_is_private else None
+        self.keeper = None
+        if cluster.spec.head_disk_is_private:
+            self.keeper = ray.get_actor(cluster.actor_name("keeper"), namespace=NAMESPACE)
         self._tasks: set[asyncio.Task[Any]] = set()
         end_with_raylet(cluster.spec.provider.owns_ray)
         # Here, so that a restarted one serves too.
@@ -260,21 +258,33 @@ class Supervisor:
         """Goes on with what the supervisor before this one, which was killed, had queued and running."""
         for folder in all_jobs():
             record = folder.job()
-            state = JobState(record["state"])
-            if record["cluster"] != self.cluster.name or state.ended:
+            if record["cluster"] != self.cluster.name or JobState(record["state"]).ended:
                 continue
-            job = self._add(folder.spec(), folder)
-            job.record.event("adopted", state=state)
-            if job.spec.workload == WORKLOAD:
-                self.queue.remove(job.spec.name)
-                job.record.state = state
-                job.record.end(JobState.FAILED, "the supervisor was ended, and with it the connection to its client")
-                continue
-            if state is not JobState.QUEUED:
-                self.queue.remove(job.spec.name)
-                job.record.state = state
-                self._start(job, record["hosts"], lost="the supervisor was ended and started again")
+            try:
+                self._adopt(folder, record)
+            except Exception as error:  # noqa: BLE001 - whatever a damaged record leads to, other jobs must go on
+                self._forget(folder.name)
+                why = f"the supervisor was started again, and cannot go on with this job: its record is bad: {error!r}"
+                settle_lost_jobs([folder], self.cluster.name, why)
         self._start_next()
+
+    def _adopt(self, folder: JobFolder, record: Message) -> None:
+        state = JobState(record["state"])
+        job = self._add(folder.spec(), folder)
+        job.record.event("adopted", state=state)
+        if state is JobState.QUEUED and job.spec.workload != WORKLOAD:
+            return
+        self.queue.remove(job.spec.name)
+        job.record.state = state
+        if job.spec.workload == WORKLOAD:
+            job.record.end(JobState.FAILED, "the supervisor was ended, and with it the connection to its client")
+        else:
+            self._start(job, record["hosts"], lost="the supervisor was ended and started again")
+
+    def _forget(self, name: str) -> None:
+        self.jobs.pop(name, None)
+        if name in self.queue:
+            self.queue.remove(name)
 
     async def _look_for_lost_hosts(self) -> None:
         """A queued job may wait for a host that has joined again, and nothing else would tell."""

@@ -1,5 +1,6 @@
 """Faults on demand, on real processes: what happened is named, and the job goes on."""
 
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -107,7 +108,7 @@ def own(cli: Cli, request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("own", ["min_hosts: 1\n"], indirect=True)
-def test_a_lost_host_is_done_without_where_allowed(cli: Cli, own: str) -> None:
+def test_a_lost_host_is_done_without_where_allowed_by_the_next_supervisor_too(cli: Cli, own: str) -> None:
     fault = "kill-raylet host=1 step=40"
     out = cli("submit", "psum-check", *STEPS, "--name", "fewer", "--cluster", own, "--inject", fault)
     assert "with 1 of 2 hosts, without own-1" in out
@@ -116,6 +117,22 @@ def test_a_lost_host_is_done_without_where_allowed(cli: Cli, own: str) -> None:
     assert "host own-1 does not answer: `spmd-launch up FILE`" in cli("doctor", own, code=1)
     assert "host own-1 does not answer: `spmd-launch up FILE`" in cli("doctor", own, "--security", code=1)
     assert time.monotonic() - began < 60.0  # of which this machine's own checks take most
+    damage(cli, "damaged")
+    out = cli("submit", "psum-check", *STEPS, "--name", "next-supervisor", "--cluster", own, "--num-hosts", "1",
+              "--inject", "kill-supervisor step=40")  # fmt: skip
+    assert "the supervisor was ended and started again" in out
+    assert (cli.job("next-supervisor")["state"], cli.job("next-supervisor")["attempt"]) == ("SUCCEEDED", 2)
+    damaged = cli.job("damaged")
+    assert damaged["state"] == "FAILED" and "its record is bad: " in damaged["message"]
+    assert [host["standby"] for host in cli.json("status", own)["hosts"]][1] == "LOST"
+
+
+def damage(cli: Cli, name: str) -> None:
+    """Leaves the record of a job that runs and of which nobody can tell what it is."""
+    job = cli.job("fewer")
+    del job["spec"]["workload"]
+    (cli.home / "jobs" / name).mkdir()
+    (cli.home / "jobs" / name / "job.json").write_text(json.dumps({**job, "name": name, "state": "RUNNING"}))
 
 
 @pytest.mark.long
