@@ -107,6 +107,7 @@ class HostPool:
         alive = await asyncio.gather(*(self._answers(host, waits[host]) for host in mine))
         found = {host for host, answers in zip(mine, alive, strict=True) if answers} - self.on_the_way()
         self.lost = (self.lost - set(mine)) | (set(mine) - found)
+        found = {host for host in found if self.held.get(host, job) == job}  # some may have been given away meanwhile
         return [host for unit in self.units if found.issuperset(unit) for host in unit]
 
     def on_the_way(self) -> frozenset[str]:

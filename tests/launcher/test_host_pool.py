@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from ray.exceptions import RayError
 
+from launcher.agent_handles import GoneAgent
 from launcher.host_pool import HostPool
 from launcher.notices import Notice
 from launcher.recovery import AttemptEnd, Cause, Policy, Retry, decide
@@ -143,3 +144,27 @@ def test_whether_a_queued_job_could_start_before_this_one_ends(waiting: int, cou
 def test_hosts_answer_or_do_not() -> None:
     pool = pool_of_slices("a1")
     assert asyncio.run(pool.all_answer(["b0", "b1"])) and not asyncio.run(pool.all_answer(["a1", "b0"]))
+
+
+def test_a_host_that_was_given_away_while_a_lost_one_was_waited_for_is_nobody_elses() -> None:
+    pool = HostPool({"lab-0": Answering(True), "lab-1": Answering(False), "lab-2": Answering(True)})
+    pool.take("job", ["lab-0", "lab-1"])
+
+    async def program() -> list[str]:
+        asked = asyncio.ensure_future(pool.available("job", ["lab-1"], 0.5))
+        await asyncio.sleep(0.1)
+        pool.take("other", ["lab-2"])
+        return await asked
+
+    assert asyncio.run(program()) == ["lab-0"]
+    assert pool.lost == {"lab-1"}
+
+
+def test_an_agent_that_is_gone_for_ever_counts_as_lost() -> None:
+    pool = HostPool({"lab-0": Answering(True), "lab-1": GoneAgent()})
+
+    async def program() -> list[str]:
+        pool.agents["lab-1"].fill_standby.remote()  # nobody waits for the answer
+        return await pool.available("job", [], 0.0)
+
+    assert asyncio.run(program()) == ["lab-0"] and pool.lost == {"lab-1"}
