@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayError
 
 from cluster.record import Cluster
 from cluster.slices import rank_variables
 from launcher.attempt import tasks_for
+from launcher.attempt_fence import StorageError, shut_out_older
 from launcher.blobs import BlobStore, ship
 from launcher.certificates import Authority
 from launcher.environments import make_environments
@@ -30,7 +31,6 @@ from launcher.profiles import Profiles
 from launcher.rank_process import Message
 from launcher.recovery import Cause, OnDivergence, Policy, Retry, Stop, decide
 from launcher.replay import OpenCase, open_case, settle
-from workloads.fence import write_fence
 
 MAX_PORTS_LOST = 5
 # How long a job waits for hosts when too few are left.
@@ -38,7 +38,7 @@ WAIT_FOR_EMULATED_S = 60.0
 WAIT_FOR_MACHINES_S = 300.0  # one that was cut off joins again when the way is open, and that takes half a minute
 HOST_RETURN_S = 4.0  # Ray starts a killed agent again in one to two seconds
 LOOK_PERIOD_S = 1.0
-FENCE_TIMEOUT_S = 120.0  # it may have to wait for the commit of an older attempt
+STORAGE_PAUSE_S = 20.0  # for a storage that refuses: what is full, or away for a moment, is so again at once
 
 
 class JobRun:
@@ -113,15 +113,18 @@ class JobRun:
             self.record.hosts = following
             agents = [pool.agents[host] for host in following]
             self.record.move(JobState.STARTING)
+            pause_s = 0.0
             try:
                 await ship(blobs, agents, self.spec.code_digest, files)
                 cause = await self._run_attempt(following, agents, moves)
             except RayError as error:
                 cause = FirstCause(sentence=f"a host was lost before the attempt began: {error}", cause=Cause.PREEMPTED)
+            except StorageError as error:
+                cause, pause_s = FirstCause(sentence=str(error)), STORAGE_PAUSE_S
             if self.record.state.ended:
                 return
             if cause is not None:
-                following = await self._recover(cause, pool)
+                following = await self._recover(cause, pool, pause_s)
             elif moved := moves.go():
                 following = moved
             elif (ports_lost := ports_lost + 1) == MAX_PORTS_LOST:
@@ -129,8 +132,14 @@ class JobRun:
                 self.record.end(JobState.FAILED, message)
                 return
 
-    async def _recover(self, cause: FirstCause, pool: HostPool) -> Sequence[str] | None:
-        """Decides what comes after a bad end; returns the hosts of the next attempt, or None if there is none."""
+    async def _recover(self, cause: FirstCause, pool: HostPool, pause_s: float = 0.0) -> Sequence[str] | None:
+        """Decides what comes after a bad end; returns the hosts of the next attempt, or None if there is none.
+
+        Args:
+            cause: of the end.
+            pool: where hosts come from.
+            pause_s: before the next attempt, whose hosts the job holds meanwhile.
+        """
         failed_at = time.monotonic()
         self.record.fail_attempt(cause)
         self._suspect(cause.suspects, cause.sentence)
@@ -153,6 +162,7 @@ class JobRun:
                 where = self._where_from(len(decision.hosts))
                 self.record.note(f"{cause.sentence}; {where}{f', {decision.why}' if decision.why else ''}")
                 pool.take(self.spec.name, decision.hosts)
+                await self._cancelled_within(pause_s)
                 return decision.hosts
             if isinstance(decision, Stop):
                 self.record.end(
@@ -163,10 +173,14 @@ class JobRun:
             if decision.why != waits:
                 waits = decision.why
                 self.record.note(f"{cause.sentence}; {waits}")
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.cancelled.wait(), LOOK_PERIOD_S)
+            await self._cancelled_within(LOOK_PERIOD_S)
         self.record.end(JobState.CANCELLED, self.cancel_reason)
         return None
+
+    async def _cancelled_within(self, seconds: float) -> None:
+        """Waits for so long, or until the job is cancelled."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.cancelled.wait(), seconds)
 
     def _where_from(self, num_hosts: int) -> str:
         number = f"attempt {self.record.attempt + 1}"
@@ -238,7 +252,8 @@ class JobRun:
             profile=self.spec.profile if self.spec.profile and not self.record.has_profile() else None,
         )
         attempt_id = tasks[0].attempt_id
-        await self._shut_out_older(attempt_id)
+        claim = Claim(storage=storage, attempt=self.record.attempt, attempt_id=attempt_id)
+        await shut_out_older(claim, self.keeper)
         gang = self.gang = Gang(hosts, agents, tasks, self.authority, self._hear)
         self.profiles.begin_attempt(attempt_id, agents)
         self.record.begin_attempt(attempt_id, hosts, gang.ranks)
@@ -271,20 +286,6 @@ class JobRun:
             await gang.run()
         return refused
 
-    async def _shut_out_older(self, attempt_id: str) -> None:
-        """Writes the fence; what the head keeps, it keeps itself, so that no commit is under way after this."""
-        claim = Claim(storage=self.record.storage, attempt=self.record.attempt, attempt_id=attempt_id)
-        if self.keeper is None:
-            await asyncio.to_thread(write_fence, claim.storage, claim.attempt, claim.attempt_id)
-            return
-        try:
-            await asyncio.wait_for(self.keeper.fence.remote(claim), FENCE_TIMEOUT_S)
-        except RayTaskError as error:  # the head's disk fails: no host was lost
-            raise error.cause from error
-        except TimeoutError:
-            why = f"the keeper of checkpoints on the head did not answer within {FENCE_TIMEOUT_S:g} s"
-            raise TimeoutError(why) from None
-
     def clear_hosts(self, pool: HostPool) -> None:
         """Removes the hosts' own copies of checkpoints, once the job has ended: the head has all that counts."""
         if self.keeper is not None:
@@ -302,8 +303,9 @@ class JobRun:
     async def _conclude(
         self, gang: Gang, agents: Sequence[Any], attempt_id: str, refused: FirstCause | None, moves: JobMoves
     ) -> FirstCause | None:
-        if self.spec.command is not None and not gang.succeeded:
-            with contextlib.suppress(RayError):  # its host may be what failed
+        rank_0_lost = any(end.rank == 0 and end.lost is not None for end in gang.bad_ends)
+        if self.spec.command is not None and not gang.succeeded and not rank_0_lost:
+            with contextlib.suppress(RayError, TimeoutError):  # its host may be what failed
                 await collect_outputs(agents[0], attempt_id, self.record.folder.path)
         if self.cancelled.is_set():
             self.record.end(JobState.CANCELLED, self.cancel_reason)
@@ -328,7 +330,7 @@ class JobRun:
             return None
         try:
             await collect_outputs(agents[0], attempt_id, self.record.folder.path)
-        except RayError as error:
+        except (RayError, TimeoutError) as error:
             where = f"rank 0 on host {gang.ranks[0].host} was lost after its end, before its results were fetched"
             return FirstCause(sentence=f"{where}: {error}", cause=Cause.PREEMPTED)
         self.record.result = write_summary(self.record.folder.path, results[0], self.record.verdicts)

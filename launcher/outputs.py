@@ -1,5 +1,6 @@
 """Brings the files that a rank left into the job's folder, through its agent."""
 
+import asyncio
 import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from cluster.record import write_json
 from launcher.job_folder import JobFolder
 
 PIECE_BYTES = 16 * 2**20
+PIECE_TIMEOUT_S = 60.0
 
 
 async def collect_outputs(agent: Any, attempt_id: str, folder: Path, only: Collection[str] | None = None) -> None:
@@ -19,8 +21,13 @@ async def collect_outputs(agent: Any, attempt_id: str, folder: Path, only: Colle
         attempt_id: whose outputs.
         folder: the job's.
         only: their paths below the output folder; None: all.
+
+    Raises:
+        RayError: the agent is lost, or cannot read them.
+        TimeoutError: it does not answer: it stands still, or its disk does.
+        OSError: they cannot be written here.
     """
-    found: dict[str, int] = await agent.collect.remote(attempt_id)
+    found: dict[str, int] = await _answer(agent.collect.remote(attempt_id), "the list of its files")
     for name, size in found.items():
         if only is not None and name not in only:
             continue
@@ -28,7 +35,15 @@ async def collect_outputs(agent: Any, attempt_id: str, folder: Path, only: Colle
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("wb") as file:
             for offset in range(0, size, PIECE_BYTES):
-                file.write(await agent.read.remote(attempt_id, name, offset, min(PIECE_BYTES, size - offset)))
+                piece = agent.read.remote(attempt_id, name, offset, min(PIECE_BYTES, size - offset))
+                file.write(await _answer(piece, f"{name} from byte {offset} on"))
+
+
+async def _answer(asked: Any, what: str) -> Any:
+    try:
+        return await asyncio.wait_for(asked, PIECE_TIMEOUT_S)
+    except TimeoutError:
+        raise TimeoutError(f"its agent did not send {what} within {PIECE_TIMEOUT_S:g} s") from None
 
 
 def write_summary(folder: Path, result: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

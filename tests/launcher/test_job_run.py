@@ -1,6 +1,9 @@
 """The life of one job: what the launcher makes of odd ends. Agents without Ray; see `test_recovery` for real."""
 
 import asyncio
+import dataclasses
+import errno
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,17 +13,20 @@ from ray.exceptions import ActorUnavailableError
 
 from launcher.blobs import BlobStore
 from launcher.certificates import Authority
+from launcher.command import Command
 from launcher.host_pool import HostPool
 from launcher.job import JobState
 from launcher.job_folder import JobFolder
 from launcher.job_record import JobRecord
 from launcher.job_run import JobRun
 from launcher.rank_process import Message
+from launcher.recovery import Stop
 from tests.cluster.test_record import _cluster
 from tests.conftest import job_spec
 from tests.launcher.in_process import InProcess
 from tests.launcher.test_gang import RankAgent
 from tests.launcher.test_replay import attempt, diverged, failed
+from workloads.fence import write_fence
 
 pytestmark = pytest.mark.usefixtures("state_folder")
 
@@ -30,11 +36,14 @@ EXIT = {"type": "exit", "code": 0}
 
 
 class HostAgent(RankAgent):
-    """The agent of a host whose ranks succeed; it is lost to so many who ask for their results."""
+    """The agent of a host whose ranks succeed; it is lost to so many who ask for their results, or stands still."""
 
-    def __init__(self, *events: Message, losses: int = 0):
-        super().__init__({"type": "joined"}, *events, RESULT, EXIT)
+    def __init__(
+        self, *events: Message, losses: int = 0, ends: Sequence[Message] = (RESULT, EXIT), stands: bool = False
+    ):
+        super().__init__({"type": "joined"}, *events, *ends)
         self._losses = losses
+        self._stands = stands
 
     async def has(self, digests: Sequence[str]) -> Sequence[str]:
         return digests
@@ -42,6 +51,8 @@ class HostAgent(RankAgent):
     async def collect(self, attempt_id: str) -> dict[str, int]:
         self._losses -= 1
         if self._losses >= 0:
+            if self._stands:
+                await asyncio.Event().wait()
             raise ActorUnavailableError("the network is cut", None)
         return {}
 
@@ -53,16 +64,20 @@ class HostAgent(RankAgent):
     async def forget(self, attempt_id: str) -> None: ...
 
 
-def run(folder: Path, agents: Sequence[Any], before: Sequence[Message] = ()) -> JobRecord:
+def run(
+    folder: Path, agents: Sequence[Any], before: Sequence[Message] = (), command: Command | None = None
+) -> JobRecord:
     """Runs a job to its end.
 
     Args:
         before: what is on record of earlier attempts.
+        command: that it runs; None: it runs a workload.
     """
-    job_folder = JobFolder.create(job_spec(), "laptop")
+    spec = dataclasses.replace(job_spec(), command=command)
+    job_folder = JobFolder.create(spec, "laptop")
     for event in before:
         job_folder.append("events.jsonl", {"at": 0.0, **event})
-    record = JobRecord(job_spec(), job_folder, str(folder / "storage"))
+    record = JobRecord(spec, job_folder, str(folder / "storage"))
     record.enqueue()
 
     async def program() -> None:
@@ -71,6 +86,7 @@ def run(folder: Path, agents: Sequence[Any], before: Sequence[Message] = ()) -> 
         pool.take(record.spec.name, HOSTS)
         await asyncio.wait_for(job.run(HOSTS, pool, BlobStore(folder / "blobs")), 60.0)
         await record.mirrored()
+        record.close()
 
     asyncio.run(program())
     return record
@@ -84,6 +100,62 @@ def test_results_that_cannot_be_fetched_are_told_as_what_they_are(tmp_path: Path
     (end,) = [event for event in record.folder.lines("events.jsonl") if event["type"] == "attempt-failed"]
     assert end["cause"] == "preempted"
     assert (record.state, record.attempt) == (JobState.SUCCEEDED, 2)
+
+
+def test_an_agent_that_stands_still_keeps_no_job_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launcher.outputs.PIECE_TIMEOUT_S", 0.2)
+    record = run(tmp_path, [HostAgent(losses=1, stands=True), HostAgent()])
+    (note,) = record.notes
+    assert note.startswith("rank 0 on host laptop-0 was lost after its end, before its results were fetched: ")
+    assert "its agent did not send the list of its files within 0.2 s" in note
+    assert (record.state, record.attempt) == (JobState.SUCCEEDED, 2)
+
+
+@pytest.mark.parametrize(("exit_event", "asked"), [({"code": 3}, 1), ({"code": -9, "lost": "by the network"}, 0)])
+def test_a_failed_commands_files_are_fetched_unless_its_host_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exit_event: Message, asked: int
+) -> None:
+    monkeypatch.setattr("launcher.outputs.PIECE_TIMEOUT_S", 0.2)
+    command = Command(words=["train"])
+    fails = HostAgent(losses=99, stands=True, ends=[{"type": "exit", **exit_event}])
+    monkeypatch.setattr("launcher.job_run.decide", lambda *_, **__: Stop(why="enough"))
+    record = run(tmp_path, [fails, HostAgent()], command=command)
+    assert record.state is JobState.FAILED and "rank 0 on host laptop-0" in record.message
+    assert 99 - fails._losses == asked
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), RuntimeError("503 of the bucket")])
+def test_a_storage_that_refuses_for_a_moment_fails_one_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    refusals = [error]
+
+    def refuse_once(storage: str, attempt: int, attempt_id: str) -> None:
+        if refusals:
+            raise refusals.pop()
+        write_fence(storage, attempt, attempt_id)
+
+    monkeypatch.setattr("launcher.attempt_fence.write_fence", refuse_once)
+    monkeypatch.setattr("launcher.job_run.STORAGE_PAUSE_S", 0.5)
+    began = time.monotonic()
+    record = run(tmp_path, [HostAgent(), HostAgent()])
+    assert (record.state, record.attempt) == (JobState.SUCCEEDED, 2)
+    assert time.monotonic() - began >= 0.5
+    (note,) = record.notes
+    said = (
+        f"attempt 1 could not begin, as the storage {tmp_path / 'storage'} cannot be written: {type(error).__name__}: "
+    )
+    assert note.startswith(said) and str(error) in note and "attempt 2 starts from step 0" in note
+    (end,) = [event for event in record.folder.lines("events.jsonl") if event["type"] == "attempt-failed"]
+    assert end["cause"] == "failure"
+
+
+def test_a_storage_that_goes_on_refusing_ends_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launcher.job_run.STORAGE_PAUSE_S", 0.0)
+    (tmp_path / "storage").write_text("no folder")
+    record = run(tmp_path, [HostAgent(), HostAgent()])
+    assert record.state is JobState.FAILED and str(tmp_path / "storage") in record.message
+    assert "the launcher failed" not in record.message and record.attempt == 3
 
 
 def test_what_a_replay_tells_counts_once_however_often_the_step_is_checked(tmp_path: Path) -> None:
