@@ -5,6 +5,7 @@ of it. A job that brings other code starts from a new template, which becomes wa
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import os
 import shutil
@@ -31,6 +32,7 @@ from launcher.host_copies import HostCopies
 from launcher.host_environments import HostEnvironments
 from launcher.host_notices import HostNotices
 from launcher.host_sockets import HostSockets, look_at_sockets
+from launcher.host_starts import HostStarts
 from launcher.host_templates import HostTemplates
 from launcher.job_environment import JobEnvironment
 from launcher.notices import Notice
@@ -43,6 +45,8 @@ from launcher.stacks import take_stacks
 from launcher.user_process import inspect, user_folder
 from workloads.registry import WORKLOADS
 from workloads.versions import versions
+
+EARLIER_ENDS_S = 5.0
 
 
 class Agent:
@@ -81,6 +85,7 @@ class Agent:
         self.templates = HostTemplates(self.folder, self._environment)
         self.environments = HostEnvironments(self.folder, self._command_environment)
         self.attempts: dict[str, HostAttempt] = {}
+        self.starts = HostStarts()
         self.keys: dict[str, bytes] = {}  # of attempts that have not started
         # Of the agent before this one, if there was one: nobody can ask for what its ranks have left.
         end_abandoned_ranks(self.folder, os.environ.get(MARKER, ""))
@@ -217,15 +222,34 @@ class Agent:
         return request
 
     async def start(self, task: RankTask) -> int:
-        """Starts this host's rank of an attempt; returns its pid. Of an earlier attempt nothing goes on."""
+        """Starts this host's rank of an attempt; returns its pid. Of an earlier attempt nothing goes on.
+
+        Raises:
+            RuntimeError: the attempt was stopped meanwhile.
+        """
+        with self.starts.begin(task.attempt_id):
+            await self._end_earlier()
+            return await self._start(task)
+
+    async def _end_earlier(self) -> None:
+        """Returns when they are gone, as they may hold the devices; a process that does not die is not waited for."""
         for earlier in self.attempts.values():
             earlier.process.kill()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(EARLIER_ENDS_S):
+                await asyncio.gather(*(earlier.process.exited() for earlier in self.attempts.values()))
+
+    async def _start(self, task: RankTask) -> int:
         self.code_digest = task.code_digest
         task = self._with_threads(task)
         folder = self.folder / "attempts" / task.attempt_id
         tls = self._write_certificate(task, folder)
         try:
             process, speaks = await self._start_process(task, folder)
+            if self.starts.is_stopped(task.attempt_id):
+                process.kill()
+                await process.wait()
+                raise RuntimeError(f"attempt {task.attempt_id} was stopped while its rank started on {self.host}")
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)  # a key that nobody uses
             raise
@@ -284,8 +308,9 @@ class Agent:
         return read_black_box(attempt.black_box) if attempt is not None else None
 
     async def stop(self, attempt_id: str) -> None:
-        """Ends the rank and its children, or the making of its environment; returns when they are gone."""
+        """Ends the rank and its children, its start, or the making of its environment; returns when they are gone."""
         await self.environments.end(attempt_id)
+        await self.starts.stop(attempt_id)
         attempt = self.attempts.get(attempt_id)
         if attempt is not None:
             attempt.process.kill()
