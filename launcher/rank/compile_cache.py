@@ -5,6 +5,8 @@ and without this every other host would compile again after each restart.
 """
 
 import inspect
+import json
+import os
 import warnings
 import zlib
 from collections.abc import Callable
@@ -15,6 +17,9 @@ import jax
 from jax._src import compilation_cache, compiler, distributed  # what decides who writes has no public name
 
 KNOWN_PARAMETERS = ("cache_key", "compile_time_secs", "module_name", "backend", "executable")
+CHECKED = "checked.json"  # beside the entries: which of them have been found whole
+
+Checked = dict[str, list[int]]  # {name of the entry: [time of its last change in ns, size in bytes]}
 
 
 def use_compile_cache(folder: str | None) -> str:
@@ -38,19 +43,48 @@ def use_compile_cache(folder: str | None) -> str:
 
 
 def drop_damaged(folder: Path) -> int:
-    """Deletes entries that cannot be read, and returns how many; about 10 ms for 40 entries.
+    """Deletes entries that cannot be read, and returns how many; looks only at those that are new or have changed.
 
     JAX writes in place and never replaces an entry: one that a killed rank left half written would be compiled again
-    at every start.
+    at every start. An entry that is damaged later without a change of its size or time of change (by the disk itself)
+    stays; JAX finds that by zlib's checksum when it reads it, and compiles.
     """
     damaged = 0
+    known = _read_checked(folder)
+    checked: Checked = {}
     for path in folder.glob("*-cache"):
         try:
-            zlib.decompress(path.read_bytes())
+            facts = path.stat()  # before the content is read: what is written meanwhile is looked at the next time
+            checked[path.name] = [facts.st_mtime_ns, facts.st_size]
+            if known.get(path.name) != checked[path.name]:
+                zlib.decompress(path.read_bytes())
+        except FileNotFoundError:  # another rank of this machine has deleted it
+            checked.pop(path.name, None)
         except zlib.error:
             path.unlink(missing_ok=True)
+            del checked[path.name]
             damaged += 1
+    if checked != known:
+        _write_checked(folder, checked)
     return damaged
+
+
+def _read_checked(folder: Path) -> Checked:
+    try:
+        found: Checked = json.loads((folder / CHECKED).read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # not there yet, or damaged itself
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _write_checked(folder: Path, checked: Checked) -> None:
+    """In one move: ranks of one machine may do so at the same time, and each has found what it writes."""
+    new = folder / f"{CHECKED}.{os.getpid()}"
+    try:
+        new.write_text(json.dumps(checked), encoding="utf-8")
+        new.replace(folder / CHECKED)
+    except OSError:  # a full disk: all is looked at again the next time
+        new.unlink(missing_ok=True)
 
 
 def _write_on_every_rank() -> str:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.ranks import run_ranks
+from workloads.compile_on_use import CompiledOnUse
 from workloads.context import Context
 from workloads.errors import ReplicaDivergenceError
 
@@ -43,6 +44,14 @@ def test_compile_tells_its_seconds_and_runs(context: Context, events: list[Event
     program, seconds = context.compile("double", jax.jit(lambda x: 2 * x), jnp.arange(3))
     assert program(jnp.arange(3)).tolist() == [0, 2, 4]
     assert seconds > 0
+    assert [event["phase"] for event in events] == ["compile double", "run"]
+
+
+def test_what_is_compiled_on_use_is_compiled_by_the_first_call_alone(context: Context, events: list[Event]) -> None:
+    double = CompiledOnUse(context, "double", jax.jit(lambda x: 2 * x))
+    assert (double.compile_s, events) == (0.0, [])
+    assert [double(jnp.arange(3)).tolist() for _ in range(2)] == [[0, 2, 4]] * 2
+    assert double.compile_s > 0
     assert [event["phase"] for event in events] == ["compile double", "run"]
 
 

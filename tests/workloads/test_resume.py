@@ -46,6 +46,19 @@ def _resumed_at(folder: Path) -> list[int]:
     return [event["step"] for event in events if event["type"] == "resumed"]
 
 
+def _compiled(folder: Path, rank: int) -> list[str]:
+    """Names of the programs that a rank compiled, in their order."""
+    events = json.loads((folder / f"value-{rank}.json").read_text())["events"]
+    return [event["phase"].removeprefix("compile ") for event in events if event.get("phase", "").startswith("compile")]
+
+
+# What three resumes compile, the first of them at the end: never `init`, and of the rest only what they come to.
+COMPILED = {
+    "sharded-mcmc": ["advance", "init", "score", *["advance", "score"] * 3],
+    "transformer": ["train", "init", "validate", "sample", "train", "sample", *["train", "validate", "sample"] * 2],
+}
+
+
 @pytest.mark.parametrize(
     ("workload", "num_hosts"),
     [("independent-chains", 1), ("sharded-mcmc", 1), ("transformer", 1), ("transformer", 2)],
@@ -58,6 +71,8 @@ def test_resumed_from_any_checkpoint_it_ends_with_the_same_bits(workload: str, n
     for outcomes in ranks:
         assert outcomes == [unbroken] * 4
     assert _resumed_at(tmp_path) == steps
+    for rank in range(num_hosts):
+        assert workload not in COMPILED or _compiled(tmp_path, rank) == COMPILED[workload]
 
 
 @pytest.mark.parametrize("workload", SHORT)

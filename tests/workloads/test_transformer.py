@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import math
+import time
 from pathlib import Path
 
 import jax
@@ -22,7 +23,7 @@ from workloads.transformer.config import Config
 from workloads.transformer.corpus import write_default
 from workloads.transformer.data import read_text, train_batches, train_starts, validation_batches
 from workloads.transformer.dense import dense
-from workloads.transformer.loop import chunks
+from workloads.transformer.loop import chunks, compile_programs, train
 from workloads.transformer.loss import token_sums
 from workloads.transformer.train import Trainer
 
@@ -39,6 +40,19 @@ def text_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _mesh(tmp_path: Path) -> jax.sharding.Mesh:
     return Context.local(tmp_path).mesh({"data": 1, "model": 1})
+
+
+def test_a_training_counts_no_compiling(text_path: Path, tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, steps=3, num_layers=1, width=16, ff_width=16, num_heads=1)
+    context, text = Context.local(tmp_path), read_text(text_path, 8)
+    trainer = Trainer(config=config, mesh=_mesh(tmp_path), vocab_size=text.vocab_size, padded_vocab_size=128)
+    programs = compile_programs(trainer, text, context)
+    before_s, began = programs.compile_s, time.perf_counter()
+    training = train(trainer, programs, text, context.base_key, context)
+    passed_s = time.perf_counter() - began
+    compiled_s = programs.compile_s - before_s  # of what is compiled when it is first used
+    assert compiled_s == programs.init.compile_s + programs.evaluate.compile_s > 0
+    assert training.train_s < training.run_s <= passed_s - compiled_s
 
 
 # --- data

@@ -45,10 +45,10 @@ def run(config: Config, context: Context, resume: bool = False) -> Result:
         stats=compiled.stats,
         max_draws_mib=config.max_draws_mib,
     )
-    start, state, saver = 0, compiled.init(), Saver(context)
-    metadata = metadata_of(config, context, model, state, history)
-    if resume:
-        start, state = restore(config, context, metadata, state, history)
+    saver, metadata = Saver(context), metadata_of(config, context, model, compiled.state, history)
+    restored = restore(config, context, metadata, compiled.state, history) if resume else None
+    start, state = restored or (0, compiled.init())
+    if restored:
         saver.start_from(start)
 
     clock = time.perf_counter()
@@ -132,11 +132,18 @@ def metadata_of(config: Config, context: Context, model: Model, state: State, hi
 
 def restore(
     config: Config, context: Context, metadata: dict[str, Any], state: State, history: History
-) -> tuple[int, State]:
+) -> tuple[int, State] | None:
     """Reads the newest good checkpoint back: arrays get the shardings of `state`, and the history is filled.
 
+    Args:
+        config: parameters.
+        context: this rank.
+        metadata: what this run's checkpoints say besides arrays.
+        state: shapes, dtypes and shardings.
+        history: empty.
+
     Returns:
-        Transitions done, and the state after them; 0 and `state` if there is no good checkpoint.
+        Transitions done, and the state after them; None if there is no good checkpoint.
 
     Raises:
         ConfigError: it was saved with other parameters, data or seed, or with draws thinned in another way.
@@ -152,7 +159,7 @@ def restore(
 
     found = checkpoint.resume(context, like)
     if found is None:
-        return 0, state
+        return None
     history.fill(found.state["history"], found.metadata["keep_every"])
     return found.step, jax.tree.map(repadded, state, found.state["state"])
 

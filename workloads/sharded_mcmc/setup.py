@@ -1,7 +1,6 @@
 """From parameters to compiled programs: the data on the devices, the model, and its two functions."""
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,6 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from workloads.compile_on_use import CompiledOnUse
 from workloads.context import Context
 from workloads.errors import ConfigError
 from workloads.result import digest_arrays
@@ -16,26 +16,46 @@ from workloads.sharded_mcmc.config import Config
 from workloads.sharded_mcmc.datasets import load_digits, load_npz, synthetic_watch_matrix
 from workloads.sharded_mcmc.logistic import logistic_model
 from workloads.sharded_mcmc.matrix_factorization import matrix_factorization_model
-from workloads.sharded_mcmc.model import Model
+from workloads.sharded_mcmc.model import Model, PyTree
 from workloads.sharded_mcmc.program import Program, State
 from workloads.sharded_mcmc.sampler import Sampler
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Compiled:
-    """Programs that are ready to run, their data and key bound.
+    """The programs of a run, with the data and the key that they take besides.
 
     Attributes:
-        init: `() -> State`.
-        advance: `(state, start, stop) -> (state, trace)`; see `Program.advance`.
+        state: shapes, dtypes and shardings of the state: enough to restore it.
         stats: names and dtypes of a transition's statistics.
-        compile_s: seconds that compiling both took.
+        data: the model's.
+        key_data: the job's base key as raw words.
+        init_program: of `Program.init`; compiled when it is first used, as a resume has its state from a checkpoint.
+        advance_program: of `Program.advance`.
+        advance_compile_s: seconds that compiling it took.
     """
 
-    init: Callable[[], State]
-    advance: Callable[[State, np.ndarray, np.ndarray], tuple[State, dict[str, Any]]]
+    state: State
     stats: Mapping[str, np.dtype]
-    compile_s: float
+    data: PyTree
+    key_data: np.ndarray
+    init_program: CompiledOnUse
+    advance_program: Callable[..., tuple[State, dict[str, Any]]]
+    advance_compile_s: float
+
+    @property
+    def compile_s(self) -> float:
+        """Seconds that compiling has taken so far."""
+        return self.init_program.compile_s + self.advance_compile_s
+
+    def init(self) -> State:
+        """The state before the first transition; see `Program.init`."""
+        state: State = self.init_program(self.data, self.key_data)
+        return state
+
+    def advance(self, state: State, start: np.ndarray, stop: np.ndarray) -> tuple[State, dict[str, Any]]:
+        """The transitions `start` to `stop` - 1; see `Program.advance`."""
+        return self.advance_program(state, self.data, self.key_data, start, stop)
 
 
 def build_model(config: Config, context: Context, mesh: Mesh) -> Model:
@@ -75,10 +95,9 @@ def build_program(config: Config, model: Model, mesh: Mesh) -> Program:
 
 
 def compile_program(program: Program, context: Context) -> Compiled:
-    """Compiles both functions of a program for its data and shardings; runs nothing."""
+    """Compiles `advance` for a program's data and shardings; runs nothing."""
     data, key_data = program.model.data, np.asarray(jax.random.key_data(context.base_key))
     state_shardings, zero = program.state_shardings(), np.int32(0)
-    init, init_s = context.compile("init", jax.jit(program.init, out_shardings=state_shardings), data, key_data)
     state = jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
         jax.eval_shape(program.init, data, key_data),
@@ -86,12 +105,15 @@ def compile_program(program: Program, context: Context) -> Compiled:
     )
     advance = jax.jit(program.advance, out_shardings=(state_shardings, program.trace_shardings()))
     trace = jax.eval_shape(program.advance, state, data, key_data, zero, zero)[1]
-    advance, advance_s = context.compile("advance", advance, state, data, key_data, zero, zero)
+    advance_program, advance_s = context.compile("advance", advance, state, data, key_data, zero, zero)
     return Compiled(
-        init=functools.partial(init, data, key_data),
-        advance=lambda state, start, stop: advance(state, data, key_data, start, stop),
+        state=state,
         stats={name: leaf.dtype for name, leaf in trace["stats"].items()},
-        compile_s=init_s + advance_s,
+        data=data,
+        key_data=key_data,
+        init_program=CompiledOnUse(context, "init", jax.jit(program.init, out_shardings=state_shardings)),
+        advance_program=advance_program,
+        advance_compile_s=advance_s,
     )
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -11,6 +11,7 @@ import numpy as np
 from workloads import checkpoint
 from workloads.agreement.program import Program
 from workloads.checkpoint import Saver
+from workloads.compile_on_use import CompiledOnUse
 from workloads.context import Context
 from workloads.errors import ConfigError
 from workloads.transformer.config import Config
@@ -22,12 +23,24 @@ Curves = dict[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Programs:
-    """What was compiled before the first step, and the seconds that it took."""
+    """What a training runs; only `train` is compiled before the first step, as a resume needs no more.
 
-    init: Callable[..., State]
+    Attributes:
+        init: of `Trainer.init_state`.
+        train: of `Trainer.train_chunk`; its first argument is donated.
+        evaluate: of `Trainer.evaluate`.
+        train_compile_s: seconds that compiling `train` took.
+    """
+
+    init: CompiledOnUse
     train: Program
-    evaluate: Callable[..., dict[str, jax.Array]]
-    compile_s: float
+    evaluate: CompiledOnUse
+    train_compile_s: float
+
+    @property
+    def compile_s(self) -> float:
+        """Seconds that compiling has taken so far."""
+        return self.init.compile_s + self.train_compile_s + self.evaluate.compile_s
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,7 +52,7 @@ class Training:
         first_step: the step that it was resumed from, or 0.
         train: `loss` and `accuracy`, each (steps,): of the batch, before the step.
         validation: `step`, `loss` and `accuracy`, each (validations,).
-        train_s: seconds in steps alone; run_s: all of it, with validations, checks and saves.
+        train_s: seconds in steps alone; run_s: all of it but compiling, with validations, checks and saves.
         checkpoint: path of the last one.
     """
 
@@ -53,19 +66,17 @@ class Training:
 
 
 def compile_programs(trainer: Trainer, text: Text, context: Context) -> Programs:
-    """Compiles for the shapes of this text; no array is made but the validation's batches."""
+    """Compiles a chunk of steps for the shapes of this text; the rest is compiled when it is first used."""
     config, mesh = trainer.config, trainer.mesh
     init = jax.jit(trainer.init_state, out_shardings=trainer.state_shardings)
     train = jax.jit(trainer.train_chunk, donate_argnums=0, out_shardings=(trainer.state_shardings, None))
-    state = trainer.abstract_state
     batches = train_batches(text, config, context.seed, 0, mesh)
-    init_program, init_s = context.compile("init", init, context.base_key)
-    train_program, train_s = context.compile("train", train, state, batches, np.int32(0))
-    evaluate_program, evaluate_s = context.compile(
-        "validate", jax.jit(trainer.evaluate), state["params"], *validation_batches(text, config, mesh)
-    )
+    train_program, train_s = context.compile("train", train, trainer.abstract_state, batches, np.int32(0))
     return Programs(
-        init=init_program, train=train_program, evaluate=evaluate_program, compile_s=init_s + train_s + evaluate_s
+        init=CompiledOnUse(context, "init", init),
+        train=train_program,
+        evaluate=CompiledOnUse(context, "validate", jax.jit(trainer.evaluate)),
+        train_compile_s=train_s,
     )
 
 
@@ -118,7 +129,7 @@ def train(
     """
     config = trainer.config
     held_out = validation_batches(text, config, trainer.mesh)
-    start = time.perf_counter()
+    start, compiled_s = time.perf_counter(), programs.compile_s
     progress = restored(trainer, text, context) if resume else None
     progress = progress or Progress(step=0, state=programs.init(key), train={}, validations=[])
     first_step, train_s = progress.step, 0.0
@@ -152,7 +163,7 @@ def train(
         train=curves_so_far["train"],
         validation=curves_so_far["validation"],
         train_s=train_s,
-        run_s=time.perf_counter() - start,
+        run_s=time.perf_counter() - start - (programs.compile_s - compiled_s),
         checkpoint=saver.wait() or progress.checkpoint,
     )
 

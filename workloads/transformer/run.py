@@ -13,7 +13,7 @@ from workloads.transformer.config import Config
 from workloads.transformer.corpus import write_default
 from workloads.transformer.data import Text, read_text
 from workloads.transformer.loop import Training, compile_programs, train
-from workloads.transformer.sample import compile_generate
+from workloads.transformer.sample import sampler
 from workloads.transformer.train import Trainer
 
 INIT_KEY, SAMPLE_KEY = 0, 1  # folded into the job's key
@@ -40,7 +40,7 @@ def run(config: Config, context: Context, resume: bool = False) -> Result:
 
     trainer = Trainer(config=config, mesh=mesh, vocab_size=text.vocab_size, padded_vocab_size=text.padded_vocab_size)
     programs = compile_programs(trainer, text, context)
-    generate, generate_compile_s = compile_generate(trainer, context)
+    generate = sampler(trainer, context)
 
     init_key = jax.random.fold_in(context.base_key, INIT_KEY)
     training = train(trainer, programs, text, init_key, context, resume=resume)
@@ -56,7 +56,7 @@ def run(config: Config, context: Context, resume: bool = False) -> Result:
         _write(training, sample, context)
     return Result(
         metrics={
-            "compile_s": programs.compile_s + generate_compile_s,
+            "compile_s": programs.compile_s + generate.compile_s,
             "run_s": training.run_s,
             "train_loss": float(training.train["loss"][-10:].mean()),
             "val_loss": float(training.validation["loss"][-1]),

@@ -1,13 +1,12 @@
 """Text from the model: one character after the other, from a sliding window of the context."""
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
+from workloads.compile_on_use import CompiledOnUse
 from workloads.context import Context
 from workloads.transformer import partition
 from workloads.transformer.train import Trainer
@@ -15,10 +14,10 @@ from workloads.transformer.train import Trainer
 PyTree = Any
 
 
-def compile_generate(trainer: Trainer, context: Context) -> tuple[Callable[..., jax.Array], float]:
-    """`generate` for a trainer's parameters, as `program(params, key, first_token)`, and the seconds it took."""
+def sampler(trainer: Trainer, context: Context) -> CompiledOnUse:
+    """`generate` for a trainer's parameters, as `program(params, key, first_token)`."""
     program = jax.jit(functools.partial(generate, trainer), out_shardings=partition.copies(trainer.mesh))
-    return context.compile("sample", program, trainer.abstract_state["params"], context.base_key, np.int32(0))
+    return CompiledOnUse(context, "sample", program)
 
 
 def generate(trainer: Trainer, params: PyTree, key: jax.Array, first_token: jax.Array) -> jax.Array:

@@ -52,7 +52,7 @@ class Trainer:
 
     @functools.cached_property
     def state_shardings(self) -> State:
-        return partition.shardings(jax.eval_shape(self.init_state, jax.random.key(0)), self.mesh)
+        return jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state)
 
     @functools.cached_property
     def abstract_state(self) -> State:
@@ -61,7 +61,7 @@ class Trainer:
         return jax.tree.map(
             lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
             shapes,
-            self.state_shardings,
+            partition.shardings(shapes, self.mesh),
         )
 
     def init_state(self, key: jax.Array) -> State:
