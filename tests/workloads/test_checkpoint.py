@@ -355,6 +355,25 @@ def test_a_namesake_of_the_same_number_is_fenced_too(context: Context) -> None:
     assert checkpoint.save(context, 1, _state(), {})
 
 
-def test_copies_that_differ_are_not_saved(tmp_path: Path) -> None:
-    said = run_ranks(f"{PROGRAMS}:diverged", num_hosts=2, devices_per_host=2, folder=tmp_path)
-    assert said == ["step 1: copies of w differ; nothing was saved None"] * 2
+@pytest.mark.parametrize(
+    ("num_hosts", "suspects", "history"),
+    [
+        (2, [], "1 x (host-0/memory) against 1 x (host-1/memory); culprit unknown: no group is more than half"),
+        (3, ["host-2"], "2 x (host-0/memory, host-1/memory) against 1 x (host-2/memory); culprit: host-2/memory"),
+    ],
+)
+def test_copies_that_differ_are_not_saved_and_their_holders_are_told(
+    tmp_path: Path, num_hosts: int, suspects: list[str], history: str
+) -> None:
+    ranks = run_ranks(f"{PROGRAMS}:diverged", num_hosts=num_hosts, devices_per_host=2, folder=tmp_path)
+    for found in ranks:
+        heading, *lines = found["said"].splitlines()
+        assert heading == "the checkpoint of step 1 was not saved: copies differ, in 2 of 3 leaves:"
+        assert lines[0].startswith(f"  history: {history}")
+        assert lines[1].startswith(f"  w[0:4]: {num_hosts - 1} x (host-0/cpu:0")
+        assert lines[2].startswith("  w[4:8]: ")
+        assert (found["suspects"], found["latest"]) == (suspects, None)
+        (verdict,) = found["events"]
+        assert (verdict["status"], verdict["step"], verdict["num_leaves"]) == ("diverged", 1, 3)
+        assert (verdict["bytes_checked"], verdict["bytes_single_copy"]) == (4 * 8 + 3 * 8 + 4 * 8, 0)
+        assert not any(divergence["digests"] for divergence in verdict["divergences"]), "no replay has such"

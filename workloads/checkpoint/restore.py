@@ -10,9 +10,10 @@ import jax
 from etils import epath
 
 from workloads.checkpoint.leaves import (
-    combine,
+    add_up,
     describe,
     finish_fingerprints,
+    join_blocks,
     named_leaves,
     start_fingerprints,
     with_key_type,
@@ -22,6 +23,8 @@ from workloads.checkpoint.saver import make_handler
 from workloads.context import Context
 from workloads.durable import as_path
 from workloads.errors import StorageError
+from workloads.integrity.check import distinct_hosts
+from workloads.integrity.verdict import vote
 from workloads.storage.folders import MANIFEST, STATE, StepFolder
 from workloads.storage.manifest import (
     DamageError,
@@ -224,12 +227,15 @@ def _is_damage(error: BaseException) -> bool:
 def _verify(context: Context, manifest: Manifest, found: PyTree) -> str:
     """Why the bits are not those that were saved, or ''; every rank has verified what it holds."""
     parts = finish_fingerprints(start_fingerprints(named_leaves(found)))
-    heard = context.exchange.all_gather("checkpoint fingerprints", parts)
-    fingerprints, torn = combine(heard)
+    heard = context.exchange.all_gather("checkpoint fingerprints", [context.host, parts])
+    hosts = distinct_hosts([host for host, _ in heard])
+    blocks = join_blocks({host: said for host, (_, said) in zip(hosts, heard, strict=True)}, manifest.leaves)
+    fingerprints = {name: add_up(of_leaf) for name, of_leaf in blocks.items()}
+    torn = [str(divergence) for of_leaf in blocks.values() for block in of_leaf if (divergence := vote(block))]
     try:
         check_fingerprints(manifest, fingerprints)
     except DamageError as error:
-        return f"{error} (not read alike everywhere: {', '.join(torn[:3])})" if torn else str(error)
+        return f"{error} (not read alike everywhere: {'; '.join(torn[:3])})" if torn else str(error)
     return ""
 
 
