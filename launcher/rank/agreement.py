@@ -14,13 +14,12 @@ from workloads.params import file_params
 from workloads.user import installed_workload
 
 
-def agree_before_start(assignment: Message, config: Any, context: Context) -> None:
+def agree_before_start(assignment: Message, context: Context) -> None:
     """Compares the environments of all ranks and puts the program barrier in; every rank must call it.
 
     Args:
         assignment: as the agent sent it; `program_barrier` (true if missing) says whether to compare programs,
             `watch_launches` (false if missing) whether to record launches that do not go through the context.
-        config: the workload's, as resolved here.
         context: this rank's.
 
     Raises:
@@ -31,7 +30,7 @@ def agree_before_start(assignment: Message, config: Any, context: Context) -> No
     with context.phase("environment"):
         extra = {
             "code": digest_code(read_code(source_root())),
-            "config": shared_config(assignment, config),
+            "config": context.config,
             "seed": context.seed,
             "attempt": assignment["attempt_id"],
             "workload": assignment["workload"],

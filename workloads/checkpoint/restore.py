@@ -29,6 +29,7 @@ from workloads.storage.folders import MANIFEST, STATE, StepFolder
 from workloads.storage.manifest import (
     DamageError,
     Manifest,
+    changes,
     check_fingerprints,
     check_same_arrays,
 )
@@ -53,12 +54,14 @@ class Restored:
         path: the step's folder.
         state: as `like` asked.
         metadata: the workload's own.
+        changes: parameters, and the seed, that were others then, as `rows=4096 (now 8192)`.
     """
 
     step: int
     path: str
     state: PyTree
     metadata: dict[str, Any]
+    changes: list[str]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,8 +79,13 @@ class _Problem:
     step: int = 0
 
 
-def resume(context: Context, like: Like) -> Restored | None:
-    """The newest good step for a run to go on from, or None: it starts at 0, and says why. See `restore`."""
+def resume(context: Context, like: Like, *, tell_changes: bool = True) -> Restored | None:
+    """The newest good step for a run to go on from, or None: it starts at 0, and says why. See `restore`.
+
+    Args:
+        tell_changes: whether to warn where the step was saved with other parameters or another seed; not where `like`
+            compares them, and refuses those that do not fit.
+    """
     found, skipped = _newest_good(context, like)
     why = "" if found else "from step 0: no checkpoint"
     if skipped and not found:
@@ -88,6 +96,10 @@ def resume(context: Context, like: Like) -> Restored | None:
         context.log(why or f"resumed from step {step}: {path}")
         if skipped and not found:
             context.emit({"type": "warning", "text": f"starts {why}"})
+        if found and found.changes and tell_changes:
+            text = f"goes on from a checkpoint (step {step}) that was made with {', '.join(found.changes)}"
+            context.emit({"type": "warning", "text": text})
+            context.log(text)
     return found
 
 
@@ -186,7 +198,10 @@ def _try_folder(context: Context, folder: StepFolder, like: Like) -> tuple[Resto
     if why:
         return None, _Problem(why=why, is_damage=True)
     state = jax.tree.map(with_key_type, tree, found)
-    return Restored(step=folder.step, path=str(folder.path), state=state, metadata=manifest.metadata), None
+    changed = changes(manifest, seed=context.seed, config=context.config)
+    return Restored(
+        step=folder.step, path=str(folder.path), state=state, metadata=manifest.metadata, changes=changed
+    ), None
 
 
 def _read(context: Context, folder: StepFolder) -> tuple[Manifest | None, _Problem | None]:

@@ -29,7 +29,7 @@ from workloads.exchange import Exchange
 from workloads.integrity.check import distinct_hosts
 from workloads.integrity.verdict import Verdict, judge
 from workloads.storage.folders import STATE
-from workloads.storage.manifest import Manifest, digest_json
+from workloads.storage.manifest import Manifest
 
 if TYPE_CHECKING:  # Orbax takes 1 s to import, and a job may never save
     import orbax.checkpoint as ocp
@@ -101,7 +101,7 @@ class Saver:
             step: steps (or draws) that the state has behind it; one that is there already is replaced.
             state: leaves are global `jax.Array`s of any sharding (typed PRNG keys too), or NumPy arrays and numbers
                 that are equal on all ranks. It may be donated or changed as soon as this returns.
-            metadata: what JSON can hold, equal on all ranks; its `config` is digested by itself.
+            metadata: what JSON can hold, equal on all ranks. Seed and parameters are recorded besides.
 
         Raises:
             TypeError: JSON cannot hold the metadata.
@@ -229,7 +229,7 @@ class Saver:
             attempt=context.attempt,
             attempt_id=context.attempt_id,
             seed=context.seed,
-            config_sha256=digest_json(save.metadata.get("config")),
+            config=dict(context.config),
             metadata=save.metadata,
             leaves={
                 name: dataclasses.replace(leaf, fingerprint=fingerprints[name]) for name, leaf in save.leaves.items()

@@ -160,7 +160,7 @@ def restore(
             "history": history.like_filled(step, saved["keep_every"]),
         }
 
-    found = checkpoint.resume(context, like)
+    found = checkpoint.resume(context, like, tell_changes=False)
     if found is None:
         return 0, state
     history.fill(found.state["history"], found.metadata["keep_every"])

@@ -177,7 +177,7 @@ def restored(trainer: Trainer, text: Text, context: Context) -> Progress | None:
             }  # fmt: skip
         return tree
 
-    found = checkpoint.resume(context, like)
+    found = checkpoint.resume(context, like, tell_changes=False)
     if found is None:
         return None
     curves = found.state["curves"]
