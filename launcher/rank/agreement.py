@@ -3,14 +3,17 @@
 import dataclasses
 from typing import Any
 
+import jax
+
 from launcher.code_copy import digest_code, read_code, source_root
 from launcher.rank.control import Message
 from workloads.agreement import programs
-from workloads.agreement.environment import check_environment, describe_environment
+from workloads.agreement.environment import check_environment, compare_processors, describe_environment
 from workloads.agreement.user_launches import watch_launches, why_unsupported
 from workloads.context import Context
 from workloads.errors import ConfigError
 from workloads.params import file_params
+from workloads.processor import processor_name
 from workloads.user import installed_workload
 
 
@@ -40,6 +43,10 @@ def agree_before_start(assignment: Message, context: Context) -> None:
             "watch launches": assignment.get("watch_launches", False),
         }
         check_environment(describe_environment(extra), exchange=context.exchange, host=context.host)
+        processor = processor_name() if jax.default_backend() == "cpu" else ""
+        different = compare_processors(processor, exchange=context.exchange, host=context.host)
+        if different and context.is_first:
+            context.emit({"type": "warning", "text": different})
     if assignment.get("program_barrier", True):
         programs.install(context.exchange, host=context.host, emit=context.emit)
     else:
