@@ -43,6 +43,7 @@ from launcher.rank_process import RankProcess, keep
 from launcher.requirements import Requirements
 from launcher.stacks import take_stacks
 from launcher.user_process import inspect, user_folder
+from workloads.processor import processor_name
 from workloads.registry import WORKLOADS
 from workloads.versions import versions
 
@@ -131,6 +132,7 @@ class Agent:
             hostname=hostname,
             resolves_to=_resolve(hostname),
             clock=time.time(),
+            processor=processor_name(),
         )
 
     async def sockets(self) -> HostSockets:

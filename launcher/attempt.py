@@ -200,6 +200,7 @@ class HostFacts:
         device_kind: as JAX names them; the probe's error text if it failed.
         hostname: and `resolves_to`, the address that it resolves to there.
         clock: seconds since the epoch, asked of all hosts at the same moment.
+        processor: see `workloads.processor`; '' where it is not known.
     """
 
     host: str
@@ -211,3 +212,4 @@ class HostFacts:
     hostname: str
     resolves_to: str
     clock: float
+    processor: str = ""

@@ -66,6 +66,8 @@ class Context:
         replay: a step to tell the fingerprints of; None: nothing is asked.
         ask: puts a question to this host's agent and waits; None: `storage` is shared by all ranks.
         user_folder: the user's, on this host, whose functions may be parameters; see `function`.
+        config: the workload's parameters as JSON, equal on all ranks (of a file its digest): checkpoints record them,
+            so that `workloads.checkpoint.resume` can tell of other ones; empty: they are not known.
     """
 
     rank: int
@@ -86,6 +88,7 @@ class Context:
     replay: Replay | None = None
     ask: Ask | None = None
     user_folder: Path = Path()
+    config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def local(

@@ -3,24 +3,26 @@
 import dataclasses
 from typing import Any
 
+import jax
+
 from launcher.code_copy import digest_code, read_code, source_root
 from launcher.rank.control import Message
 from workloads.agreement import programs
-from workloads.agreement.environment import check_environment, describe_environment
+from workloads.agreement.environment import check_environment, compare_processors, describe_environment
 from workloads.agreement.user_launches import watch_launches, why_unsupported
 from workloads.context import Context
 from workloads.errors import ConfigError
 from workloads.params import file_params
+from workloads.processor import processor_name
 from workloads.user import installed_workload
 
 
-def agree_before_start(assignment: Message, config: Any, context: Context) -> None:
+def agree_before_start(assignment: Message, context: Context) -> None:
     """Compares the environments of all ranks and puts the program barrier in; every rank must call it.
 
     Args:
         assignment: as the agent sent it; `program_barrier` (true if missing) says whether to compare programs,
             `watch_launches` (false if missing) whether to record launches that do not go through the context.
-        config: the workload's, as resolved here.
         context: this rank's.
 
     Raises:
@@ -31,7 +33,7 @@ def agree_before_start(assignment: Message, config: Any, context: Context) -> No
     with context.phase("environment"):
         extra = {
             "code": digest_code(read_code(source_root())),
-            "config": shared_config(assignment, config),
+            "config": context.config,
             "seed": context.seed,
             "attempt": assignment["attempt_id"],
             "workload": assignment["workload"],
@@ -41,6 +43,10 @@ def agree_before_start(assignment: Message, config: Any, context: Context) -> No
             "watch launches": assignment.get("watch_launches", False),
         }
         check_environment(describe_environment(extra), exchange=context.exchange, host=context.host)
+        processor = processor_name() if jax.default_backend() == "cpu" else ""
+        different = compare_processors(processor, exchange=context.exchange, host=context.host)
+        if different and context.is_first:
+            context.emit({"type": "warning", "text": different})
     if assignment.get("program_barrier", True):
         programs.install(context.exchange, host=context.host, emit=context.emit)
     else:

@@ -1,7 +1,8 @@
 """The context that a workload receives in a rank: with its faults, its black box, and what the watchdog hears."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from launcher.faults import Fault
 from launcher.rank.control import Control, Message
@@ -14,12 +15,18 @@ from workloads.exchange import Exchange
 
 
 def make_context(
-    assignment: Message, faults: Sequence[Fault], control: Control, progress: Progress, profiler: StepProfiler
+    assignment: Message,
+    config: Mapping[str, Any],
+    faults: Sequence[Fault],
+    control: Control,
+    progress: Progress,
+    profiler: StepProfiler,
 ) -> Context:
     """Makes the context of this rank and ties to it whatever is to know of the rank's launches.
 
     Args:
         assignment: of this rank.
+        config: the workload's, equal on all hosts.
         faults: those that this rank makes happen in this attempt.
         control: to the agent.
         progress: hears all that the workload emits, and tells the launches so far.
@@ -54,6 +61,7 @@ def make_context(
         replay=Replay(step=replay["step"], blocks=tuple(replay["blocks"])) if replay else None,
         ask=control.ask if own_disk else None,
         user_folder=Path(assignment.get("user_folder") or ""),
+        config=config,
     )
     injector.launches = context.launches
     control.give_saves_to(context.save_requests.ask)

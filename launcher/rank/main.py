@@ -71,7 +71,7 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
     import jax
 
     from launcher.faults import Fault
-    from launcher.rank.agreement import agree_before_start
+    from launcher.rank.agreement import agree_before_start, shared_config
     from launcher.rank.compile_cache import use_compile_cache
     from launcher.rank.context import make_context
     from launcher.rank.profile import StepProfiler
@@ -102,8 +102,8 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
         first=assignment.get("profile"),
         asked=control.take_profile,
     )
-    context = make_context(assignment, faults, control, progress, profiler)
-    agree_before_start(assignment, config, context)
+    context = make_context(assignment, shared_config(assignment, config), faults, control, progress, profiler)
+    agree_before_start(assignment, context)
     progress.emit({"type": "phase", "phase": "load"})
     run = workload.run_function()
     progress.emit({"type": "phase", "phase": "run"})

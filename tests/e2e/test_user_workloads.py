@@ -107,6 +107,9 @@ def test_what_new_writes_has_all_that_the_shipped_ones_have(user: Cli) -> None:
     assert user.job("ridge-killed")["attempt"] == 2
     assert user.events("ridge-killed", "resumed")[-1]["step"] in (10, 20, 30)  # the newest that was committed by then
     assert killed["result_digest"] == calm["result_digest"]
+    user("submit", "--resume", "ridge-calm", "--set", "num_steps=70", "--set", "penalty=0.5")
+    made = "goes on from a checkpoint (step 60) that was made with num_steps=60 (now 70), penalty="
+    assert [note for note in user.job("ridge-calm")["notes"] if note.startswith(made) and note.endswith(" (now 0.5)")]
 
 
 def test_a_loop_that_waits_for_no_step_ends(user: Cli, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ class Cluster:
             assert await host.answer({"op": "deliver", "name": name, "files": mine}) == {"bytes": len(data)}
             files |= mine
         manifest = Manifest(
-            step=step, attempt=1, attempt_id="job.1.x", seed=0, config_sha256="", metadata={}, leaves={}, files=files
+            step=step, attempt=1, attempt_id="job.1.x", seed=0, config={}, metadata={}, leaves={}, files=files
         )
         answer = await hosts[0].answer({"op": "commit", "name": name, "manifest": manifest.to_json(), "keep": 3})
         assert name in answer["kept"]

@@ -28,7 +28,7 @@ def claim(folder: Path, attempt: int = 1) -> Claim:
 def manifest(step: int, attempt: int = 1) -> dict[str, Any]:
     leaves = {"w": Leaf(kind="devices", dtype="float32", shape=(2,), fingerprint="0" * 16)}
     return Manifest(
-        step=step, attempt=attempt, attempt_id=f"job.{attempt}.x", seed=0, config_sha256="", metadata={},
+        step=step, attempt=attempt, attempt_id=f"job.{attempt}.x", seed=0, config={}, metadata={},
         leaves=leaves, files={name: facts(data) for name, data in DATA.items()},
     ).to_json()  # fmt: skip
 

@@ -55,6 +55,17 @@ def test_the_odd_host_is_named_and_refused(
     assert str(difference) == f"{what}: {host} has {found}, expected {expected}"
 
 
+def test_another_processor_is_said_and_not_refused_where_the_cpu_computes() -> None:
+    facts = [dataclasses.replace(fact, processor="A") for fact in _facts()]
+    facts[1] = dataclasses.replace(facts[1], processor="B")
+    difference = Difference("processor", ("h1",), "B", "A (only last bits of results)", matters=False)
+    assert compare(facts, devices_per_host=2) == [difference]
+    assert compare([facts[0], dataclasses.replace(facts[1], processor="")], devices_per_host=2) == [], "not known"
+    gpus = [dataclasses.replace(fact, device_kind="NVIDIA A100") for fact in facts]
+    gpu = Accelerator(name="gpu", kind="gpu", device_kinds=("A100",), devices_per_host=None)
+    assert compare(gpus, devices_per_host=2, accelerator=gpu) == []
+
+
 def test_hosts_that_are_equally_odd_are_one_difference() -> None:
     odd = {"versions": {"python": "3.11.7", "jax": "0.12.0"}}
     facts = [*_facts(h1=odd, h2=odd), *(dataclasses.replace(fact, host=f"{fact.host}b") for fact in _facts())]

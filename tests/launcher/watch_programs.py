@@ -12,7 +12,6 @@ from workloads.agreement import programs
 from workloads.agreement.user_launches import unwatch_launches
 from workloads.context import Context
 from workloads.errors import DisagreementError
-from workloads.psum_check.config import Config
 
 
 def swapped(context: Context, *, watched_ranks: list[int]) -> dict[str, Any]:
@@ -26,7 +25,7 @@ def swapped(context: Context, *, watched_ranks: list[int]) -> dict[str, Any]:
         "watch_launches": context.rank in watched_ranks,
     }  # fmt: skip
     try:
-        agree_before_start(assignment, Config(), context)
+        agree_before_start(assignment, context)
         value = np.arange(8, dtype=np.float32)
         mesh = context.mesh({"data": jax.device_count()})
         x = jax.make_array_from_callback((8,), NamedSharding(mesh, P("data")), value.__getitem__)

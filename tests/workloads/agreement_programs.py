@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from workloads.agreement import faults, programs
-from workloads.agreement.environment import check_environment, describe_environment
+from workloads.agreement.environment import check_environment, compare_processors, describe_environment
 from workloads.agreement.user_launches import unwatch_launches, watch_launches
 from workloads.context import Context
 from workloads.errors import EnvironmentMismatchError, LaunchOrderError, ProgramMismatchError
@@ -214,6 +214,11 @@ def environments(context: Context, *, key: str) -> str:
     except EnvironmentMismatchError as error:
         return str(error)
     return ""
+
+
+def processors(context: Context, *, names: list[str]) -> str:
+    """What is told of these processors, one a rank."""
+    return compare_processors(names[context.rank], exchange=context.exchange, host=context.host)
 
 
 def user_launches(context: Context) -> dict[str, Any]:

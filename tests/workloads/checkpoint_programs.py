@@ -159,16 +159,24 @@ def fenced_while_saving(context: Context) -> dict[str, Any]:
     return {"said": said, "latest": checkpoint.latest_step(context.storage)}
 
 
-def diverged(context: Context) -> str:
-    """Rank 1 holds another copy of a replicated array: nothing may be saved."""
-    mesh = context.mesh({"a": jax.device_count()})
-    local = [jax.device_put(np.full(4, 1.0 + context.rank), device) for device in jax.local_devices()]
-    copies = jax.make_array_from_single_device_arrays((4,), NamedSharding(mesh, PartitionSpec()), local)
+def diverged(context: Context) -> dict[str, Any]:
+    """The last rank holds other copies of an array that lies on devices, and of one in host memory."""
+    events: list[Event] = []
+    context = dataclasses.replace(context, emit=events.append)
+    mesh = context.mesh({"host": context.num_ranks, "b": jax.local_device_count()})
+    is_odd = context.rank == context.num_ranks - 1
+    local = [jax.device_put(np.full(4, 1.0 + is_odd, np.float32), device) for device in jax.local_devices()]
+    copies = jax.make_array_from_single_device_arrays((8,), NamedSharding(mesh, PartitionSpec("b")), local)
     try:
-        checkpoint.save(context, 1, {"w": copies}, {})
+        checkpoint.save(context, 1, {"w": copies, "history": np.full(3, 2.0 + is_odd), "good": np.ones(4)}, {})
     except ReplicaDivergenceError as error:
-        return f"{error} {checkpoint.latest_step(context.storage)}"
-    return "saved"
+        return {
+            "said": str(error),
+            "suspects": error.suspects,
+            "latest": checkpoint.latest_step(context.storage),
+            "events": [event for event in events if event["type"] == "verdict"],
+        }
+    return {}
 
 
 def forget_after(storage: str, step: int) -> None:

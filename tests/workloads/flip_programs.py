@@ -183,13 +183,15 @@ def large(context: Context) -> dict[str, Any]:
 
 
 def past(context: Context) -> dict[str, Any]:
-    """Two copies, one of them damaged: what the past can tell, and what it must not."""
+    """Two copies, one of them damaged: what the past can tell, and what it must not. A history grows meanwhile."""
     mesh = context.mesh(AXES)
     value = np.arange(24, dtype=np.float32).reshape(SHAPE)
     checker = ReplicaChecker(context.exchange, context.host)
     frozen = _global(mesh, value, P("b"))  # one copy on each host
 
     def check(step: int, *, parameter: jax.Array, data: jax.Array) -> Verdict:
+        for size in range(4 * step, 4 * step + 4):
+            checker.check({"history": np.zeros(size)}, step=step)
         return checker.check({"data": data, "parameter": parameter}, step=step)
 
     def parameter(step: int) -> jax.Array:

@@ -2,10 +2,14 @@
 
 from typing import Any
 
+import numpy as np
+
 from tests.workloads.checkpoint_programs import forget_after
 from workloads.context import Context
+from workloads.errors import ReplicaDivergenceError
 from workloads.sharded_mcmc import run as workload
 from workloads.sharded_mcmc.config import Config
+from workloads.sharded_mcmc.history import History
 
 
 def run(context: Context, **settings: Any) -> dict[str, Any]:
@@ -23,3 +27,24 @@ def unbroken_and_resumed(context: Context, resume_step: int, **settings: Any) ->
         forget_after(context.storage, resume_step)
     results = unbroken, workload.run(config, context, resume=True)
     return [{"metrics": dict(result.metrics), "digest": result.result_digest} for result in results]
+
+
+def with_a_flip_in_the_history(context: Context, step: int, **settings: Any) -> dict[str, Any]:
+    """A run in which one bit flips in the memory of the last host, in what `step` has recorded; what is told."""
+    record = History.record_stats
+
+    def flip(self: History, start: int, stats: Any) -> None:
+        record(self, start, stats)
+        if context.rank == context.num_ranks - 1 and start <= step < start + len(stats["log_density"]):
+            self.stats["log_density"][step, 1:2].view(np.uint32)[:] ^= 1 << 20
+
+    History.record_stats = flip  # type: ignore[method-assign]
+    try:
+        workload.run(Config(**settings), context)
+    except ReplicaDivergenceError as error:
+        return {
+            "said": str(error),
+            "suspects": error.suspects,
+            "files": [str(path) for path in context.output.rglob("*.nc")],
+        }
+    return {}

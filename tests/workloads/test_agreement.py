@@ -1,6 +1,7 @@
 """Ranks that agree go on; ranks that do not are named, on real processes with real collectives."""
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from workloads.agreement.launches import LaunchLog
 from workloads.agreement.majority import vote
 from workloads.errors import EnvironmentMismatchError, LaunchOrderError, ProgramMismatchError
 from workloads.exchange import Exchange
+from workloads.processor import processor_name
 
 PROGRAMS = "tests.workloads.agreement_programs"
 
@@ -111,6 +113,23 @@ def test_a_different_environment_is_refused_on_every_rank() -> None:
     )
     assert all(sentence in message for message in ranks)
     assert run_ranks(f"{PROGRAMS}:environments", num_hosts=2, devices_per_host=1, key="") == ["", ""]
+
+
+def test_different_processors_are_told_with_their_hosts() -> None:
+    sentence = (
+        "hosts have different processors: A on host-0, host-2; B on host-1; results may differ in their last bits"
+    )
+    told = run_ranks(f"{PROGRAMS}:processors", num_hosts=3, devices_per_host=1, names=["A", "B", "A"])
+    assert all(text.startswith(sentence) for text in told)
+    told = run_ranks(f"{PROGRAMS}:processors", num_hosts=3, devices_per_host=1, names=["A", "", "A"])
+    assert told == [""] * 3, "not known of one"
+
+
+def test_the_processor_has_the_name_that_linux_gives_it(tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: Some CPU: 2 GHz\nmodel name\t: another\n")
+    assert processor_name(tmp_path / "cpuinfo") == "Some CPU: 2 GHz"
+    (tmp_path / "arm").write_text("processor\t: 0\nCPU part\t: 0xd0c\n")
+    assert processor_name(tmp_path / "arm") == processor_name(tmp_path / "nowhere") == ""
 
 
 def test_a_launch_of_user_code_is_seen_every_time() -> None:

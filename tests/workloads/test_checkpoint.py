@@ -19,6 +19,7 @@ from workloads.durable import as_path
 from workloads.errors import FencedError, StorageError
 from workloads.fence import write_fence
 from workloads.storage.folders import StepFolder, superseded
+from workloads.storage.manifest import digest_json
 
 PROGRAMS = "tests.workloads.checkpoint_programs"
 AXES = {"a": 2, "b": 2}
@@ -119,15 +120,47 @@ def test_event_says_step_path_bytes_and_seconds(context: Context, events: list[d
 
 
 def test_manifest_says_who_wrote_what(context: Context) -> None:
-    path = checkpoint.save(context, 40, _state(), {"config": {"width": 3}})
+    context = dataclasses.replace(context, config={"width": 3})
+    path = checkpoint.save(context, 40, _state(), {"words": "a"})
     manifest = json.loads((Path(path) / "manifest.json").read_text())
     assert (manifest["step"], manifest["attempt"], manifest["attempt_id"], manifest["seed"]) == (40, 1, "local", 0)
-    assert manifest["metadata"] == {"config": {"width": 3}}
-    assert len(manifest["config_sha256"]) == 64
+    assert (manifest["metadata"], manifest["config"]) == ({"words": "a"}, {"width": 3})
     assert manifest["leaves"]["w"]["dtype"] == "float32" and manifest["leaves"]["w"]["shape"] == [2, 3]
     on_disk = {str(file.relative_to(path)): file.stat().st_size for file in Path(path).rglob("*") if file.is_file()}
     del on_disk["manifest.json"]
     assert {name: facts["size"] for name, facts in manifest["files"].items()} == on_disk
+
+
+@pytest.mark.parametrize(
+    ("now", "changes"),
+    [
+        ({}, []),
+        ({"config": {"rows": 8192, "steps": 10}}, ["rows=4096 (now 8192)"]),
+        ({"config": {"rows": 4096}, "seed": 5}, ["seed=0 (now 5)", "steps=10 (now -)"]),
+        ({"config": {}}, []),  # not known
+    ],
+)
+def test_a_resume_tells_of_other_parameters_and_another_seed_once(
+    context: Context, events: list[dict[str, Any]], now: dict[str, Any], changes: list[str]
+) -> None:
+    context = dataclasses.replace(context, config={"rows": 4096, "steps": 10})
+    checkpoint.save(context, 1, _state(), {})
+    context = dataclasses.replace(context, **now)
+    found = checkpoint.resume(context, lambda *_: _state())
+    assert found and sorted(found.changes) == changes
+    words = [f"goes on from a checkpoint (step 1) that was made with {', '.join(found.changes)}"] if changes else []
+    assert [event["text"] for event in _of_type(events, "warning")] == words
+    assert checkpoint.resume(context, lambda *_: _state(), tell_changes=False)
+    assert len(_of_type(events, "warning")) == len(words), "the workload has compared them itself"
+
+
+def test_a_manifest_of_an_earlier_version_is_read(context: Context) -> None:
+    path = Path(checkpoint.save(context, 1, _state(), {})) / "manifest.json"
+    manifest = {key: value for key, value in json.loads(path.read_text()).items() if key not in ("sha256", "config")}
+    manifest["config_sha256"] = 64 * "0"
+    path.write_text(json.dumps({**manifest, "sha256": digest_json(manifest)}))
+    found = checkpoint.resume(dataclasses.replace(context, config={"rows": 1}), lambda *_: _state())
+    assert found and found.changes == []
 
 
 def test_a_step_that_is_there_is_replaced_and_others_stay(context: Context) -> None:
@@ -355,6 +388,25 @@ def test_a_namesake_of_the_same_number_is_fenced_too(context: Context) -> None:
     assert checkpoint.save(context, 1, _state(), {})
 
 
-def test_copies_that_differ_are_not_saved(tmp_path: Path) -> None:
-    said = run_ranks(f"{PROGRAMS}:diverged", num_hosts=2, devices_per_host=2, folder=tmp_path)
-    assert said == ["step 1: copies of w differ; nothing was saved None"] * 2
+@pytest.mark.parametrize(
+    ("num_hosts", "suspects", "history"),
+    [
+        (2, [], "1 x (host-0/memory) against 1 x (host-1/memory); culprit unknown: no group is more than half"),
+        (3, ["host-2"], "2 x (host-0/memory, host-1/memory) against 1 x (host-2/memory); culprit: host-2/memory"),
+    ],
+)
+def test_copies_that_differ_are_not_saved_and_their_holders_are_told(
+    tmp_path: Path, num_hosts: int, suspects: list[str], history: str
+) -> None:
+    ranks = run_ranks(f"{PROGRAMS}:diverged", num_hosts=num_hosts, devices_per_host=2, folder=tmp_path)
+    for found in ranks:
+        heading, *lines = found["said"].splitlines()
+        assert heading == "the checkpoint of step 1 was not saved: copies differ, in 2 of 3 leaves:"
+        assert lines[0].startswith(f"  history: {history}")
+        assert lines[1].startswith(f"  w[0:4]: {num_hosts - 1} x (host-0/cpu:0")
+        assert lines[2].startswith("  w[4:8]: ")
+        assert (found["suspects"], found["latest"]) == (suspects, None)
+        (verdict,) = found["events"]
+        assert (verdict["status"], verdict["step"], verdict["num_leaves"]) == ("diverged", 1, 3)
+        assert (verdict["bytes_checked"], verdict["bytes_single_copy"]) == (4 * 8 + 3 * 8 + 4 * 8, 0)
+        assert not any(divergence["digests"] for divergence in verdict["divergences"]), "no replay has such"

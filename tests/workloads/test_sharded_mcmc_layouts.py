@@ -137,16 +137,18 @@ def test_draws_with_sharded_users_are_those_of_one_device(one_by_one, two_by_two
         np.testing.assert_allclose(four["sample_stats"][name], one["sample_stats"][name], atol=1e-3)
 
 
-def test_verdict_counts_sharded_state_as_single_copies(two_by_two):
+def test_verdict_counts_sharded_state_as_single_copies_and_the_history_as_copied(two_by_two):
     users = 24  # 21, padded to a multiple of four
     # Of each chain: position and gradient of the movie factors and of the intercept, and four scalars.
     replicated = 4 * CHAINS * (2 * (MOVIES * RANK + 1) + 4)
     sharded = 4 * CHAINS * 2 * users * RANK + 4 * users * MOVIES  # and the sum of the predictions
+    stats, draw = CHAINS * (4 * 4 + 1), 4 * CHAINS * ((USERS + MOVIES) * RANK + 1)  # of a transition, in host memory
     for rank in (0, 1):
         verdicts = events_of(two_by_two[1], rank, "verdict")
         assert [verdict["step"] for verdict in verdicts] == [5, 6, 10, 12, 10, 12]
         for verdict in verdicts:
-            assert (verdict["bytes_checked"], verdict["bytes_single_copy"]) == (replicated, sharded)
+            history = verdict["step"] * stats + (verdict["step"] - SHORT["num_warmup"]) * draw
+            assert (verdict["bytes_checked"], verdict["bytes_single_copy"]) == (replicated + history, sharded)
 
 
 @pytest.mark.long
@@ -168,3 +170,18 @@ def test_mnist_comes_near_the_guide():
     assert metrics["test_accuracy_mean"] == pytest.approx(0.9189, abs=0.005)
     assert metrics["test_accuracy_bma"] == pytest.approx(0.9264, abs=0.01)
     assert metrics["test_accuracy_bma"] > metrics["test_accuracy_mean"]
+
+
+def test_a_flip_in_the_history_of_one_host_is_told_with_host_place_and_bit():
+    settings = SHORT | {"num_warmup": 2, "num_draws": 4, "draws_per_dispatch": 3}
+    told = run_ranks(
+        f"{PROGRAMS}:with_a_flip_in_the_history", num_hosts=3, devices_per_host=1, step=4,
+        context={"check_every": 3}, **settings,
+    )  # fmt: skip
+    for found in told:
+        assert (found["suspects"], found["files"]) == (["host-2"], [])
+        assert "replicas differ at step 6, in 1 of " in found["said"]
+        assert (
+            "history/stats/log_density: 2 x (host-0/memory, host-1/memory) against 1 x (host-2/memory)" in found["said"]
+        )
+        assert "first at [4, 1]: " in found["said"] and "bit 20; 1 of 12 elements differ" in found["said"]

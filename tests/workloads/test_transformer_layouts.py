@@ -64,3 +64,13 @@ def test_another_text_on_one_host_is_refused_naming_it() -> None:
         assert "the text differs between hosts" in message
         assert "host-0: " in message
         assert "host-1: " in message
+
+
+def test_a_flip_in_the_curves_of_one_host_is_told_with_host_step_and_bit() -> None:
+    settings = {"steps": "4", "steps_per_dispatch": "2", "batch_size": "15"}
+    told = run_ranks(f"{PROGRAMS}:train_with_a_flip_in_the_curves", num_hosts=3, devices_per_host=1, settings=settings)
+    for found in told:
+        assert found["suspects"] == ["host-2"]
+        assert "replicas differ at step 4, in 1 of " in found["said"]
+        assert "curves/train/loss: 2 x (host-0/memory, host-1/memory) against 1 x (host-2/memory)" in found["said"]
+        assert "first at [1]: " in found["said"] and "bit 20; 1 of 4 elements differ" in found["said"]

@@ -9,11 +9,13 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from workloads.context import Context
+from workloads.errors import ReplicaDivergenceError
 from workloads.params import parse
 from workloads.result import digest_arrays
 from workloads.transformer.config import Config
 from workloads.transformer.corpus import write_default
 from workloads.transformer.data import Text, read_text, train_batches
+from workloads.transformer.loop import Progress
 from workloads.transformer.run import run
 from workloads.transformer.train import Trainer
 
@@ -32,6 +34,24 @@ def train(context: Context, settings: dict[str, str]) -> dict[str, Any]:
         "files": sorted(str(path.relative_to(context.output)) for path in context.output.rglob("*.*")),
         "memory_stats": jax.local_devices()[0].memory_stats() is not None,
     }
+
+
+def train_with_a_flip_in_the_curves(context: Context, settings: dict[str, str]) -> dict[str, Any]:
+    """One bit flips in the memory of the last host, in the loss of the second step; what is told."""
+    curves = Progress.curves
+
+    def flip(self: Progress) -> Any:
+        found = curves(self)
+        if context.rank == context.num_ranks - 1:
+            found["train"]["loss"][1:2].view(np.uint32)[:] ^= 1 << 20
+        return found
+
+    Progress.curves = flip  # type: ignore[method-assign]
+    try:
+        run(parse(Config, {**SMALL, **settings}), context)
+    except ReplicaDivergenceError as error:
+        return {"said": str(error), "suspects": error.suspects}
+    return {}
 
 
 def train_with_other_text_on_last_rank(context: Context) -> str:

@@ -38,6 +38,7 @@ PRIVATE_OPTIONS = (
     "jax_cross_host_trans",  # addresses and time-outs
 )
 SHOWN_CHARACTERS = 160
+SHOWN_HOSTS = 4
 
 Environment = Mapping[str, str]
 
@@ -119,6 +120,33 @@ def check_environment(environment: Environment, *, exchange: Exchange, host: str
         f"the hosts do not run in the same environment; nothing has run:\n{lines}\n"
         "Give every host the same packages, variables and files (`spmd-launch doctor` compares them)."
     )
+
+
+def compare_processors(processor: str, *, exchange: Exchange, host: str) -> str:
+    """What to tell of hosts whose processors differ: a result's last bits may, where the CPU computes it.
+
+    Args:
+        processor: this host's, see `workloads.processor`; '' where it is not known, or does not compute.
+        exchange: messages between all ranks.
+        host: this host's name.
+
+    Returns:
+        One sentence, the same on all ranks; '' where they do not differ.
+
+    Raises:
+        TimeoutError: naming the ranks that did not come.
+    """
+    having: dict[str, list[str]] = {}
+    for name, its_host in exchange.all_gather("processors", [processor, host]):
+        if name:
+            having.setdefault(name, []).append(its_host)
+    if len(having) < 2:
+        return ""
+    more = {name: f" and {len(hosts) - SHOWN_HOSTS} more" for name, hosts in having.items() if len(hosts) > SHOWN_HOSTS}
+    found = "; ".join(
+        f"{name} on {', '.join(hosts[:SHOWN_HOSTS])}{more.get(name, '')}" for name, hosts in having.items()
+    )
+    return f"hosts have different processors: {found}; results may differ in their last bits between them"
 
 
 def compare(environments: Mapping[int, Environment]) -> list[EnvironmentDifference]:

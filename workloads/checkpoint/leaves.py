@@ -4,6 +4,7 @@ A rank fingerprints the blocks that its devices hold, with the positions of thei
 ranks trade these parts; copies of a block must agree, and one part of every block added up is the leaf's fingerprint.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,10 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from workloads.integrity.fingerprint import fingerprint_blocks, fingerprint_host
+from workloads.integrity.plan import bounds_of
+from workloads.integrity.verdict import Block
 from workloads.storage.manifest import DEVICES, MEMORY, Leaf
 
 PyTree = Any
-Parts = dict[str, dict[str, list[str]]]  # {leaf: {block: fingerprints of the copies here, without repetition}}
+Parts = dict[str, dict[str, dict[str, list[str]]]]  # {leaf: {index of a block: {fingerprint: who has it here}}}
 
 
 def named_leaves(tree: PyTree) -> dict[str, Any]:
@@ -48,10 +51,12 @@ def start_fingerprints(leaves: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(leaf, jax.Array):
             started[name] = fingerprint_host(np.asarray(leaf))
             continue
-        starts = [_start(shard.index, leaf.shape) for shard in leaf.addressable_shards]
         data = [shard.data for shard in leaf.addressable_shards]
+        devices = [f"{shard.device.platform}:{shard.device.id}" for shard in leaf.addressable_shards]
+        bounds = [bounds_of(shard.index, leaf.shape) for shard in leaf.addressable_shards]
+        starts = [tuple(start for start, _ in block) for block in bounds]
         words = fingerprint_blocks(data, starts, leaf.shape) if data and data[0].size else np.zeros((len(data), 2))
-        started[name] = (starts, words)
+        started[name] = (devices, bounds, words)
     return started
 
 
@@ -60,34 +65,45 @@ def finish_fingerprints(started: Mapping[str, Any]) -> Parts:
     parts: Parts = {}
     for name, found in started.items():
         if isinstance(found, str):
-            parts[name] = {"": [found]}
+            parts[name] = {"": {found: ["memory"]}}
             continue
-        copies: dict[str, set[str]] = {}
-        for start, (first, second) in zip(found[0], np.asarray(found[1], np.uint32), strict=True):
-            copies.setdefault(",".join(map(str, start)), set()).add(f"{first:08x}{second:08x}")
-        parts[name] = {block: sorted(digests) for block, digests in copies.items()}
+        blocks: dict[str, dict[str, list[str]]] = {}
+        for device, bounds, (first, second) in zip(*found[:2], np.asarray(found[2], np.uint32), strict=True):
+            index = "[" + ", ".join(f"{start}:{stop}" for start, stop in bounds) + "]"
+            blocks.setdefault(index, {}).setdefault(f"{first:08x}{second:08x}", []).append(device)
+        parts[name] = blocks
     return parts
 
 
-def combine(parts: Sequence[Parts]) -> tuple[dict[str, str], list[str]]:
-    """All ranks' parts as one fingerprint for each leaf.
+def join_blocks(parts: Mapping[str, Parts], leaves: Mapping[str, Leaf]) -> dict[str, list[Block]]:
+    """All ranks' parts as the blocks of each leaf, with every copy in the whole job.
 
-    Returns:
-        `{leaf: fingerprint}`, and the names of leaves whose copies differ.
+    Args:
+        parts: by host.
+        leaves: descriptions of them.
     """
-    whole: dict[str, str] = {}
-    torn = []
-    for name in parts[0]:
-        blocks: dict[str, set[str]] = {}
-        for part in parts:
-            for block, digests in part[name].items():
-                blocks.setdefault(block, set()).update(digests)
-        if any(len(digests) > 1 for digests in blocks.values()):
-            torn.append(name)
-            continue
-        digests = [next(iter(digests)) for digests in blocks.values()]
-        whole[name] = digests[0] if "" in blocks else _added(digests)
-    return whole, torn
+    joined = {}
+    for name, leaf in leaves.items():
+        copies: dict[str, dict[str, str]] = {}
+        for host, part in parts.items():
+            for index, found in part[name].items():
+                held = {f"{host}/{device}": digest for digest, devices in found.items() for device in devices}
+                copies.setdefault(index, {}).update(held)
+        num_bytes = np.dtype(leaf.dtype).itemsize * math.prod(leaf.shape) // max(1, len(copies))  # JAX cuts evenly
+        joined[name] = [
+            Block(leaf=name, index=index if len(copies) > 1 else "", num_bytes=num_bytes, digests=digests)
+            for index, digests in copies.items()
+        ]
+    return joined
+
+
+def add_up(blocks: Sequence[Block]) -> str:
+    """The fingerprint of a leaf of these blocks: the words of each added up modulo 2^32; '' where copies differ."""
+    digests = [set(block.digests.values()) for block in blocks]
+    if any(len(found) > 1 for found in digests):
+        return ""
+    first, second = (sum(int(digest[at : at + 8], 16) for (digest,) in digests) % 2**32 for at in (0, 8))
+    return f"{first:08x}{second:08x}"
 
 
 def is_key(leaf: Any) -> bool:
@@ -111,13 +127,3 @@ def with_key_type(like: Any, found: Any) -> Any:
     impls: list[Any] = []
     jax.eval_shape(lambda key: impls.append(jax.random.key_impl(key)), like)
     return jax.random.wrap_key_data(found, impl=impls[0])
-
-
-def _start(index: tuple[slice, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(part.indices(size)[0] for part, size in zip(index, shape, strict=True))
-
-
-def _added(digests: Sequence[str]) -> str:
-    """The words of each added up modulo 2^32."""
-    first, second = (sum(int(digest[at : at + 8], 16) for digest in digests) % 2**32 for at in (0, 8))
-    return f"{first:08x}{second:08x}"

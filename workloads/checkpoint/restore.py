@@ -10,9 +10,10 @@ import jax
 from etils import epath
 
 from workloads.checkpoint.leaves import (
-    combine,
+    add_up,
     describe,
     finish_fingerprints,
+    join_blocks,
     named_leaves,
     start_fingerprints,
     with_key_type,
@@ -22,10 +23,13 @@ from workloads.checkpoint.saver import make_handler
 from workloads.context import Context
 from workloads.durable import as_path
 from workloads.errors import StorageError
+from workloads.integrity.check import distinct_hosts
+from workloads.integrity.verdict import vote
 from workloads.storage.folders import MANIFEST, STATE, StepFolder
 from workloads.storage.manifest import (
     DamageError,
     Manifest,
+    changes,
     check_fingerprints,
     check_same_arrays,
 )
@@ -50,12 +54,14 @@ class Restored:
         path: the step's folder.
         state: as `like` asked.
         metadata: the workload's own.
+        changes: parameters, and the seed, that were others then, as `rows=4096 (now 8192)`.
     """
 
     step: int
     path: str
     state: PyTree
     metadata: dict[str, Any]
+    changes: list[str]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,8 +79,13 @@ class _Problem:
     step: int = 0
 
 
-def resume(context: Context, like: Like) -> Restored | None:
-    """The newest good step for a run to go on from, or None: it starts at 0, and says why. See `restore`."""
+def resume(context: Context, like: Like, *, tell_changes: bool = True) -> Restored | None:
+    """The newest good step for a run to go on from, or None: it starts at 0, and says why. See `restore`.
+
+    Args:
+        tell_changes: whether to warn where the step was saved with other parameters or another seed; not where `like`
+            compares them, and refuses those that do not fit.
+    """
     found, skipped = _newest_good(context, like)
     why = "" if found else "from step 0: no checkpoint"
     if skipped and not found:
@@ -85,6 +96,10 @@ def resume(context: Context, like: Like) -> Restored | None:
         context.log(why or f"resumed from step {step}: {path}")
         if skipped and not found:
             context.emit({"type": "warning", "text": f"starts {why}"})
+        if found and found.changes and tell_changes:
+            text = f"goes on from a checkpoint (step {step}) that was made with {', '.join(found.changes)}"
+            context.emit({"type": "warning", "text": text})
+            context.log(text)
     return found
 
 
@@ -183,7 +198,10 @@ def _try_folder(context: Context, folder: StepFolder, like: Like) -> tuple[Resto
     if why:
         return None, _Problem(why=why, is_damage=True)
     state = jax.tree.map(with_key_type, tree, found)
-    return Restored(step=folder.step, path=str(folder.path), state=state, metadata=manifest.metadata), None
+    changed = changes(manifest, seed=context.seed, config=context.config)
+    return Restored(
+        step=folder.step, path=str(folder.path), state=state, metadata=manifest.metadata, changes=changed
+    ), None
 
 
 def _read(context: Context, folder: StepFolder) -> tuple[Manifest | None, _Problem | None]:
@@ -224,12 +242,15 @@ def _is_damage(error: BaseException) -> bool:
 def _verify(context: Context, manifest: Manifest, found: PyTree) -> str:
     """Why the bits are not those that were saved, or ''; every rank has verified what it holds."""
     parts = finish_fingerprints(start_fingerprints(named_leaves(found)))
-    heard = context.exchange.all_gather("checkpoint fingerprints", parts)
-    fingerprints, torn = combine(heard)
+    heard = context.exchange.all_gather("checkpoint fingerprints", [context.host, parts])
+    hosts = distinct_hosts([host for host, _ in heard])
+    blocks = join_blocks({host: said for host, (_, said) in zip(hosts, heard, strict=True)}, manifest.leaves)
+    fingerprints = {name: add_up(of_leaf) for name, of_leaf in blocks.items()}
+    torn = [str(divergence) for of_leaf in blocks.values() for block in of_leaf if (divergence := vote(block))]
     try:
         check_fingerprints(manifest, fingerprints)
     except DamageError as error:
-        return f"{error} (not read alike everywhere: {', '.join(torn[:3])})" if torn else str(error)
+        return f"{error} (not read alike everywhere: {'; '.join(torn[:3])})" if torn else str(error)
     return ""
 
 

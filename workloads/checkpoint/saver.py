@@ -9,24 +9,27 @@ import dataclasses
 import json
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 
 from workloads.checkpoint.leaves import (
-    combine,
+    add_up,
     describe,
     finish_fingerprints,
+    join_blocks,
     named_leaves,
     start_fingerprints,
     without_key_type,
 )
 from workloads.durable import as_path
-from workloads.errors import FencedError, ReplicaDivergenceError
+from workloads.errors import FencedError
 from workloads.exchange import Exchange
+from workloads.integrity.check import distinct_hosts
+from workloads.integrity.verdict import Verdict, judge
 from workloads.storage.folders import STATE
-from workloads.storage.manifest import Manifest, digest_json
+from workloads.storage.manifest import Manifest
 
 if TYPE_CHECKING:  # Orbax takes 1 s to import, and a job may never save
     import orbax.checkpoint as ocp
@@ -98,12 +101,12 @@ class Saver:
             step: steps (or draws) that the state has behind it; one that is there already is replaced.
             state: leaves are global `jax.Array`s of any sharding (typed PRNG keys too), or NumPy arrays and numbers
                 that are equal on all ranks. It may be donated or changed as soon as this returns.
-            metadata: what JSON can hold, equal on all ranks; its `config` is digested by itself.
+            metadata: what JSON can hold, equal on all ranks. Seed and parameters are recorded besides.
 
         Raises:
             TypeError: JSON cannot hold the metadata.
             FencedError: a newer attempt of the job has begun.
-            ReplicaDivergenceError: copies differed in the save before.
+            ReplicaDivergenceError: copies differed in the save before; names leaf, block, holders and the vote.
             LaunchOrderError: the ranks have not launched the same until here.
         """
         json.dumps(metadata)  # raises before anything is written
@@ -187,15 +190,18 @@ class Saver:
     def _finish(self, save: _Save) -> None:
         """In the thread: waits for this rank's writes, hears of everybody's, and lets rank 0 commit."""
         heard = self._exchange.all_gather(f"written {save.name}", self._deliver(save))
-        outcome = {what: _by_rank(heard, what) for what in ("fenced", "problem")} | {"diverged": "", "kept": []}
-        if self._context.is_first and not outcome["fenced"] and not outcome["problem"]:
-            outcome |= self._commit(save, heard)
+        verdict, fingerprints = _compare(save, heard)
+        diverged = verdict.status == "diverged"
+        outcome: dict[str, Any] = {what: _by_rank(heard, what) for what in ("fenced", "problem")} | {"kept": []}
+        if self._context.is_first and not (outcome["fenced"] or outcome["problem"] or diverged):
+            outcome |= self._commit(save, heard, fingerprints)
         outcome = self._exchange.all_gather(f"committed {save.name}", outcome)[0]
-        self._clean_up(save, outcome)
+        self._clean_up(save, outcome, counts=not (outcome["fenced"] or outcome["problem"] or diverged))
         if outcome["fenced"]:
             raise FencedError(outcome["fenced"])
-        if outcome["diverged"]:
-            raise ReplicaDivergenceError(outcome["diverged"])
+        if diverged:
+            self._context.emit({"type": "verdict", **dataclasses.asdict(verdict)})
+            verdict.raise_if_diverged(f"the checkpoint of step {save.step} was not saved: copies")
         if outcome["problem"]:
             self._tell_failed(save.step, outcome["problem"])
         else:
@@ -213,21 +219,17 @@ class Saver:
             said["fenced"] = str(error)
         except _WRITE_ERRORS as error:
             said["problem"] = _words(error)
-        return {**said, "parts": finish_fingerprints(save.fingerprints)}
+        return {**said, "host": self._context.host, "parts": finish_fingerprints(save.fingerprints)}
 
-    def _commit(self, save: _Save, heard: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """On rank 0: makes the step count, if the copies agree."""
+    def _commit(self, save: _Save, heard: Sequence[dict[str, Any]], fingerprints: Mapping[str, str]) -> dict[str, Any]:
+        """On rank 0: makes the step count."""
         context = self._context
-        fingerprints, torn = combine([said["parts"] for said in heard])
-        if torn:
-            names = ", ".join(torn[:3]) + (f" and {len(torn) - 3} more" if len(torn) > 3 else "")
-            return {"diverged": f"step {save.step}: copies of {names} differ; nothing was saved"}
         manifest = Manifest(
             step=save.step,
             attempt=context.attempt,
             attempt_id=context.attempt_id,
             seed=context.seed,
-            config_sha256=digest_json(save.metadata.get("config")),
+            config=dict(context.config),
             metadata=save.metadata,
             leaves={
                 name: dataclasses.replace(leaf, fingerprint=fingerprints[name]) for name, leaf in save.leaves.items()
@@ -242,13 +244,13 @@ class Saver:
         except _WRITE_ERRORS as error:
             return {"problem": f"rank {context.rank}: {_words(error)}"}
 
-    def _clean_up(self, save: _Save, outcome: dict[str, Any]) -> None:
+    def _clean_up(self, save: _Save, outcome: dict[str, Any], *, counts: bool) -> None:
         """Removes what came to nothing, or what the new step has made superfluous on this host."""
         with contextlib.suppress(OSError, FencedError):  # it stays for the next save to remove
-            if outcome["fenced"] or outcome["diverged"] or outcome["problem"]:
-                self._context.store.discard(save.name)
-            else:
+            if counts:
                 self._context.store.prune(outcome["kept"])
+            else:
+                self._context.store.discard(save.name)
 
     def _tell_committed(self, save: _Save, copied_bytes: int) -> None:
         self._context.save_cadence.done()
@@ -289,6 +291,22 @@ def make_handler() -> ocp.StandardCheckpointHandler:
 
     processes = ocp.options.MultiprocessingOptions(primary_host=0)
     return ocp.StandardCheckpointHandler(multiprocessing_options=processes)
+
+
+def _compare(save: _Save, heard: Sequence[dict[str, Any]]) -> tuple[Verdict, dict[str, str]]:
+    """The vote over the copies that were to be saved, the same on all ranks; and the fingerprint of each leaf."""
+    hosts = distinct_hosts([said["host"] for said in heard])
+    blocks = join_blocks({host: said["parts"] for host, said in zip(hosts, heard, strict=True)}, save.leaves)
+    verdict = judge(
+        [block for of_leaf in blocks.values() for block in of_leaf],
+        step=save.step,
+        num_leaves=len(blocks),
+        seconds=time.perf_counter() - save.started,
+    )
+    # Without digests: a replay is asked for those of replica checks, with which these cannot be compared.
+    divergences = tuple(dataclasses.replace(divergence, digests=()) for divergence in verdict.divergences)
+    fingerprints = {name: add_up(of_leaf) for name, of_leaf in blocks.items()}
+    return dataclasses.replace(verdict, divergences=divergences), fingerprints
 
 
 def _is_of_the_disk(error: OSError | ValueError) -> bool:

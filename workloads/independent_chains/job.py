@@ -64,7 +64,7 @@ class Job:
                 raise ConfigError(f"num_draws={self.config.num_draws}: the checkpoint has {least}; it may only grow")
             return {"state": jax.tree.map(self._zeros, self.programs.state), "history": history.filled(step)}
 
-        found = checkpoint.resume(self.context, like)
+        found = checkpoint.resume(self.context, like, tell_changes=False)
         if found is None:
             return 0
         for run in self.runs:

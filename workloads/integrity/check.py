@@ -68,7 +68,7 @@ class ReplicaChecker:
         digests = summarize(plan, words)
         message = {"host": self._host, "step": step, "structure": plan.digest, "digests": digests}
         messages = self._exchange.all_gather("replicas", message)
-        hosts = _distinct([message["host"] for message in messages])
+        hosts = distinct_hosts([message["host"] for message in messages])
         if len({(message["structure"], message["step"]) for message in messages}) > 1:
             structures = self._exchange.all_gather("replica structures", {_STEP: str(step)} | plan.structure)
             verdict = _built_differently(compare_structures(dict(zip(hosts, structures, strict=True))), plan, step)
@@ -117,13 +117,16 @@ class ReplicaChecker:
         """The plan for trees of this structure, made once."""
         values, treedef = jax.tree_util.tree_flatten(tree)
         key = (treedef, tuple(map(_signature, values)))
-        if key not in self._known:
-            if len(self._known) >= MOST_PLANS:
-                self._known.clear()
+        known = self._known.pop(key, None)
+        if known is None:
             paths = [_path(keys) for keys, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
             plan = make_plan(paths, values, num_ranks=self._exchange.num_ranks)
-            self._known[key] = plan, Verified(plan)
-        return *self._known[key], values
+            known = plan, Verified(plan)
+            if len(self._known) >= MOST_PLANS:
+                # What was not used for longest: a history that grows has a new plan each time.
+                del self._known[next(iter(self._known))]
+        self._known[key] = known
+        return *known, values
 
     def _exchange_blocks(
         self, plan: Plan, words: np.ndarray, verified: Verified, leaves: Sequence[int], hosts: Sequence[str]
@@ -213,7 +216,7 @@ def _signature(value: Any) -> tuple[Any, ...]:
     return type(value), np.shape(value), getattr(value, "dtype", None)
 
 
-def _distinct(hosts: list[str]) -> list[str]:
+def distinct_hosts(hosts: list[str]) -> list[str]:
     """Names that tell the ranks apart: two copies must never count as one because their hosts are namesakes."""
     return hosts if len(set(hosts)) == len(hosts) else [f"{host} (rank {rank})" for rank, host in enumerate(hosts)]
 

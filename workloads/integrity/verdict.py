@@ -74,7 +74,8 @@ class Divergence:
     Attributes:
         leaf, index: as in `Block`.
         groups: holders that agree with each other; the group that is right first if that is known, then the largest.
-        digests: of each group, the fingerprint that its copies have; a replay is compared with them.
+        digests: of each group, the fingerprint that its copies have; a replay is compared with them. Empty where it
+            cannot be.
         culprits: holders of copies that are wrong; empty if nothing tells.
         how: "majority" if more than half of all copies agree, on more than half of their hosts; "unchanged since step
             N" if a copy of a block that was not seen to change still has the bits that were verified; "unknown" if

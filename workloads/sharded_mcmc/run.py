@@ -11,6 +11,7 @@ from workloads import checkpoint
 from workloads.checkpoint import Saver
 from workloads.context import Context
 from workloads.errors import ConfigError
+from workloads.integrity import Verdict
 from workloads.result import Result, digest_arrays
 from workloads.sharded_mcmc.config import Config
 from workloads.sharded_mcmc.history import History
@@ -32,7 +33,7 @@ def run(config: Config, context: Context, resume: bool = False) -> Result:
     Raises:
         ConfigError: the data are not of the form that the model needs, or not the same on all hosts; the checkpoint
             is of other parameters, data or seed.
-        ReplicaDivergenceError: copies of replicated state differ.
+        ReplicaDivergenceError: copies of replicated state, or of the history, differ.
     """
     mesh = context.mesh({DATA_AXIS: jax.device_count()})
     model = build_model(config, context, mesh)
@@ -55,7 +56,7 @@ def run(config: Config, context: Context, resume: bool = False) -> Result:
     state = sample(config, context, compiled, state, history, saver, metadata, start=start)
     run_s = time.perf_counter() - clock
 
-    verdict = context.assert_replicas_equal(state, step=config.num_transitions)
+    verdict = check_copies(config.num_transitions, context, state, history)
     if start < config.num_transitions:
         saver.save(
             config.num_transitions, {"state": state, "history": history.filled(config.num_transitions)}, metadata
@@ -106,11 +107,20 @@ def sample(
         state = context.inject(stop, state)
         saves = stop < total and context.save_due(stop, total)
         if stop < total and (saves or context.check_due(stop, total)):
-            context.assert_replicas_equal(state, step=stop)
+            check_copies(stop, context, state, history)
         if saves:
             saver.save(stop, {"state": state, "history": history.filled(stop)}, metadata)
         start = stop
     return state
+
+
+def check_copies(step: int, context: Context, state: State, history: History) -> Verdict:
+    """Compares the state, then what the ranks have recorded of it, each in its own host's memory.
+
+    Raises:
+        ReplicaDivergenceError: copies differ.
+    """
+    return context.assert_replicas_equal(state, step=step, derived=lambda: {"history": history.filled(step)})
 
 
 def next_stop(start: int, total: int, periods: tuple[int, ...]) -> int:
@@ -157,7 +167,7 @@ def restore(
             "history": history.like_filled(step, saved["keep_every"]),
         }
 
-    found = checkpoint.resume(context, like)
+    found = checkpoint.resume(context, like, tell_changes=False)
     if found is None:
         return None
     history.fill(found.state["history"], found.metadata["keep_every"])

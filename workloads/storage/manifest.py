@@ -55,7 +55,7 @@ class Manifest:
         step: steps (or draws) that the state has behind it.
         attempt, attempt_id: which attempt of the job wrote it.
         seed: the job's.
-        config_sha256: of `metadata["config"]`, as JSON with sorted keys.
+        config: the workload's parameters, as its context has them.
         metadata: the workload's own.
         leaves: `{path: leaf}`.
         files: `{path below the step's folder: {"size": bytes}}`, and "sha256" of those that hold no array data
@@ -66,7 +66,7 @@ class Manifest:
     attempt: int
     attempt_id: str
     seed: int
-    config_sha256: str
+    config: dict[str, Any]
     metadata: dict[str, Any]
     leaves: dict[str, Leaf]
     files: Files
@@ -77,11 +77,25 @@ class Manifest:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Manifest":
         leaves = {name: Leaf(**{**leaf, "shape": tuple(leaf["shape"])}) for name, leaf in content["leaves"].items()}
-        return cls(**{**content, "leaves": leaves})
+        own = {name: value for name, value in content.items() if name != "config_sha256"}  # of earlier versions
+        return cls(**{"config": {}, **own, "leaves": leaves})
 
 
 def digest_json(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def changes(manifest: Manifest, *, seed: int, config: Mapping[str, Any]) -> list[str]:
+    """Parameters, and the seed, with which a step was saved and that are other ones now: `rows=4096 (now 8192)`.
+
+    Args:
+        seed, config: the present ones; an empty config is not known, and neither is an empty one of the manifest.
+    """
+    before, now = {"seed": manifest.seed}, {"seed": seed}
+    if manifest.config and config:
+        before, now = before | manifest.config, now | dict(config)
+    names = [name for name in {**now, **before} if before.get(name, "-") != now.get(name, "-")]
+    return [f"{name}={before.get(name, '-')} (now {now.get(name, '-')})" for name in names]
 
 
 def list_files(folder: epath.Path, known: Files | None = None) -> Files:

@@ -125,7 +125,7 @@ def train(
 
     Raises:
         ConfigError: the checkpoint is of other parameters, another seed or another text.
-        ReplicaDivergenceError: copies of parameters or moments differ.
+        ReplicaDivergenceError: copies of parameters, moments or curves differ.
     """
     config = trainer.config
     held_out = validation_batches(text, config, trainer.mesh)
@@ -188,7 +188,7 @@ def restored(trainer: Trainer, text: Text, context: Context) -> Progress | None:
             }  # fmt: skip
         return tree
 
-    found = checkpoint.resume(context, like)
+    found = checkpoint.resume(context, like, tell_changes=False)
     if found is None:
         return None
     curves = found.state["curves"]
@@ -262,7 +262,8 @@ def _guard(progress: Progress, trainer: Trainer, text: Text, saver: Saver, conte
     step, total, state = progress.step, trainer.config.steps, progress.state
     saves = context.save_due(step, total)
     if saves or context.check_due(step, total):
-        context.assert_replicas_equal({"params": state["params"], "opt": state["opt"]}, step=step)
+        copies = {"params": state["params"], "opt": state["opt"]}
+        context.assert_replicas_equal(copies, step=step, derived=lambda: {"curves": progress.curves()})
     if saves:
         metadata = metadata_of(trainer, text, context) | {"num_validations": len(progress.validations)}
         saver.save(step, {"state": state, "curves": progress.curves()}, metadata)

@@ -30,7 +30,7 @@ def run(config: Config, context: Context, resume: bool = False) -> Result:
     Raises:
         ConfigError: the text is not UTF-8 or too short, or the config does not fit the devices or the checkpoint.
         RuntimeError: the hosts have different texts.
-        ReplicaDivergenceError: copies of parameters or moments differ.
+        ReplicaDivergenceError: copies of parameters, moments or curves differ.
     """
     layout = Layout(num_hosts=context.num_ranks, devices_per_host=jax.local_device_count())
     config.check(layout)
