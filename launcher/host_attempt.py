@@ -10,6 +10,7 @@ import signal
 import time
 from pathlib import Path
 
+from launcher.aftermath import EXIT_QUIETLY_FATAL
 from launcher.attempt import HostNews, RankTask
 from launcher.certificates import RankFiles
 from launcher.command import FOLDER, NO_PARAMETERS, PHASE
@@ -22,9 +23,14 @@ from launcher.written_files import bring_back
 
 LOG_PERIOD_S = 0.1
 SPEAK_PERIOD_S = 1.0
-# What a process says that is ended because it has lost its peers: by JAX's client, or by an exception of gloo's that
-# nobody has caught. Stacks come after it.
-ABANDONED = re.compile(rb"JAX distributed service detected fatal errors|gloo::(Io|Timeout)Exception")
+# What a process says that is ended because it has lost its peers: by JAX's client, which aborts it or in some versions
+# ends it with exit code 1; by an exception of gloo's that nobody has caught; or by the Python error that this becomes.
+# Stacks come after it.
+ABANDONED = re.compile(
+    rb"JAX distributed service detected fatal errors|gloo::(Io|Timeout)Exception"
+    rb"|(?mi:^[\w.]+Error: .*(gloo|nccl|coordination.?service))"
+)
+ENDS_OF_ABANDONED = (-signal.SIGABRT, EXIT_QUIETLY_FATAL)
 LAST_BYTES = 2**20
 
 
@@ -147,7 +153,7 @@ class HostAttempt:
         memory = {"peak_bytes": end.peak_bytes, "host_bytes": host_bytes()}
         if self.task.command is not None and end.code == 0:
             self._add({"type": "result", "metrics": {}, "diagnostics": {}, "result_digest": ""})
-        how = {"out_of_memory": out_of_memory, "abandoned": end.code == -signal.SIGABRT and _was_abandoned(self.log)}
+        how = {"out_of_memory": out_of_memory, "abandoned": end.code in ENDS_OF_ABANDONED and _was_abandoned(self.log)}
         lost = {"lost": end.lost} if end.lost else {}
         self._add({"type": "exit", "code": end.code, **how, "memory": memory, **lost})
         self.ended.set()
@@ -184,7 +190,7 @@ class HostAttempt:
 
 
 def _was_abandoned(log: Path) -> bool:
-    """Whether the last that a process said, before it was aborted, is that it had lost its peers."""
+    """Whether the last that a process said, before it was ended, is that it had lost its peers."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - LAST_BYTES))
