@@ -98,6 +98,11 @@ def _as_lost(end: RankEnd, notice: str) -> RankEnd:
     return end
 
 
+def is_settled(ends: Sequence[RankEnd]) -> bool:
+    """Whether one of these ends has led to the others, and follows from none that is still to be heard."""
+    return any(_severity(end) <= 1 for end in ends)
+
+
 def _severity(end: RankEnd) -> int:
     if end.differs is not None or (end.error or {}).get("cause", Cause.FAILURE) != Cause.FAILURE:
         return -1  # found by comparing the ranks
