@@ -42,6 +42,7 @@ MAX_LAST_WORDS = 200
 STANDING = ("silent", "stuck", "together")  # findings that stacks explain
 AFTERMATH = ("stuck", "together")  # and that the end of another rank leads to
 STOP_TIMEOUT_S = 10.0
+FILES_TIMEOUT_S = 60.0  # for a rank that has ended, and whose files are moved to its results: many, or to another disk
 
 
 class Gang:
@@ -117,9 +118,13 @@ class Gang:
         """Ends every rank, wherever it is; how they end from now on is our doing."""
         self._stopping = True
         running = [(rank, agent) for rank, agent in zip(self.ranks, self.agents, strict=True) if not rank.ended]
-        stops = [asyncio.ensure_future(_stop(agent, self.tasks[rank.rank].attempt_id)) for rank, agent in running]
-        if stops:
-            await asyncio.wait(stops, timeout=STOP_TIMEOUT_S)
+        stops = [
+            _within(
+                agent.stop.remote(self.tasks[rank.rank].attempt_id), FILES_TIMEOUT_S if rank.exited else STOP_TIMEOUT_S
+            )
+            for rank, agent in running
+        ]
+        await asyncio.gather(*stops)  # where one fails, nothing can be alive: a rank does not outlive its agent
 
     def fail(self, rank: int, **how: Any) -> None:
         """Ends the attempt, because this rank cannot go on.
@@ -309,10 +314,15 @@ class Gang:
             self._errors[rank.rank] = event["error"]
             self._end_badly(rank, error=event["error"], memory=event["error"].get("memory"))
         elif kind == "exit":
-            rank.exited = rank.ended = True
+            rank.exited = True
+            rank.ended = not event.pop("brings_back", False)
             event["stopped"] = self._stopping
-            self.watch.finish(rank.rank, ended=True)
+            self.watch.finish(rank.rank, ended=rank.ended)
             self._handle_exit(rank, event)
+        elif kind == "brought-back":
+            rank.ended = True
+            self.watch.finish(rank.rank, ended=True)
+            return
         self._hear(rank.rank, event)
 
     def _handle_exit(self, rank: RankStatus, event: Message) -> None:
@@ -354,8 +364,3 @@ async def _within(answer: Any, timeout_s: float) -> Message | None:
     except (RayError, TimeoutError):
         return None
     return said
-
-
-async def _stop(agent: Any, attempt_id: str) -> None:
-    with contextlib.suppress(RayError):  # nothing of it can be alive: a rank does not outlive its agent
-        await agent.stop.remote(attempt_id)

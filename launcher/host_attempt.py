@@ -137,15 +137,12 @@ class HostAttempt:
         )
 
     async def follow(self) -> None:
-        """Passes on the log as it grows; says how the process ended, after everything else."""
+        """Passes on the log as it grows; says how the process ended, and then what becomes of the files it has left."""
         waiter = keep(self.process.wait())
         while not waiter.done():
             await asyncio.wait([waiter], timeout=LOG_PERIOD_S)
             self._pass_on_log()
         self._pass_on_log(ended=True)
-        if self.task.command is not None and self.task.rank == 0:
-            for line in await self._bring_back():
-                self._add({"type": "log", "text": f"{line}\n"})
         end = waiter.result()
         shutil.rmtree(self.folder / "tls", ignore_errors=True)  # its key is of no use now, but to a thief
         # The kernel counts what it kills on this host for want of memory, not whom: beside a SIGKILL that is enough.
@@ -155,7 +152,12 @@ class HostAttempt:
             self._add({"type": "result", "metrics": {}, "diagnostics": {}, "result_digest": ""})
         how = {"out_of_memory": out_of_memory, "abandoned": end.code in ENDS_OF_ABANDONED and _was_abandoned(self.log)}
         lost = {"lost": end.lost} if end.lost else {}
-        self._add({"type": "exit", "code": end.code, **how, "memory": memory, **lost})
+        brings_back = self.task.command is not None and self.task.rank == 0
+        self._add({"type": "exit", "code": end.code, **how, "memory": memory, **lost, "brings_back": brings_back})
+        if brings_back:  # after its end is told: other ranks' errors follow from that, and are heard meanwhile
+            for line in await self._bring_back():
+                self._add({"type": "log", "text": f"{line}\n"})
+            self._add({"type": "brought-back"})
         self.ended.set()
 
     async def _bring_back(self) -> list[str]:

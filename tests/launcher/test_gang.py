@@ -160,6 +160,14 @@ def test_a_rank_that_is_not_started_yet_is_not_taken_for_lost(tmp_path: Path, mo
     assert (found.cause, found.sentence[:36]) == (Cause.FAILURE, "rank 0 on host h0 ended with exit co")
 
 
+def test_an_attempt_is_over_when_the_files_of_rank_0_have_come(tmp_path: Path) -> None:
+    ends = {"type": "exit", "code": 1, "brings_back": True}
+    last = [{"type": "log", "text": "cannot come\n"}, {"type": "brought-back"}]
+    found, heard = run(tmp_path, [RankAgent(ends, stopped=last), RankAgent(raised("JaxRuntimeError", "Gloo: closed"))])
+    assert found.sentence.startswith("rank 0 on host h0 ended with exit code 1")
+    assert {"type": "log", "text": "cannot come\n"} in heard
+
+
 def test_how_the_others_end_when_they_are_stopped_is_heard(tmp_path: Path) -> None:
     last = [{"type": "log", "text": "good bye\n"}, {"type": "exit", "code": -9}]
     found, heard = run(tmp_path, [RankAgent({"type": "exit", "code": 3}), RankAgent(stopped=last)])

@@ -164,11 +164,13 @@ async def events_of_command(folder: Path, script: str) -> list[dict[str, Any]]:
         ("echo x > ../unpacked.json; touch x", "as it cannot come: Expecting value"),
     ],
 )
-def test_the_end_is_told_where_what_was_written_cannot_come(tmp_path: Path, script: str, words: str) -> None:
+def test_the_end_is_told_first_and_then_that_what_was_written_cannot_come(
+    tmp_path: Path, script: str, words: str
+) -> None:
     async def program() -> None:
-        log, *ends = await events_of_command(tmp_path, script)
-        assert log["type"] == "log" and words in log["text"]
-        assert [event["type"] for event in ends] == ["result", "exit"] and ends[-1]["code"] == 0
+        events = await events_of_command(tmp_path, script)
+        assert [event["type"] for event in events] == ["result", "exit", "log", "brought-back"]
+        assert events[1]["code"] == 0 and words in events[2]["text"]
 
     run(program())
 
