@@ -151,7 +151,8 @@ class RankStatus:
     total: int = 0
     metrics: dict[str, float] = dataclasses.field(default_factory=dict)
     result: dict[str, Any] | None = None
-    ended: bool = False
+    exited: bool = False  # how its process ended is told
+    ended: bool = False  # and nothing more comes of it
     heard: int = 0  # events of its agent
 
 

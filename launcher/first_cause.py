@@ -5,7 +5,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from launcher.aftermath import is_of_communication
+from launcher.aftermath import EXIT_QUIETLY_FATAL, is_of_communication
 from launcher.job import RankEnd
 from launcher.recovery import Cause
 from launcher.words import first_of
@@ -42,10 +42,11 @@ def first_cause(
     """The cause of a failed attempt.
 
     What ranks say of each other (different programs, diverged copies) comes first: it explains the rest. Then a lost
-    host, or a process that a signal or a plain exit ended; then a Python error of the rank's own, and an abort in C++,
-    which an exception of a peer may have led to. What the end of a peer leaves behind comes last, and may be heard
-    first: the survivors' collectives raise, and JAX aborts the survivors when it loses process 0. Among equals the
-    first to be known counts. Equal errors of several ranks are one message with a list.
+    host, or a process that a signal or a plain exit ended; then a Python error of the rank's own, an abort in C++, and
+    exit code 1, with which scripts end that have caught an error: the end of a peer may have led to each. What it
+    surely leaves behind comes last, and may be heard first: the survivors' collectives raise, and JAX ends the
+    survivors when it loses process 0. Among equals the first to be known counts. Equal errors of several ranks are one
+    message with a list.
 
     Args:
         ends: every rank that ended badly, at least one.
@@ -97,18 +98,23 @@ def _as_lost(end: RankEnd, notice: str) -> RankEnd:
     return end
 
 
+def is_settled(ends: Sequence[RankEnd]) -> bool:
+    """Whether one of these ends has led to the others, and follows from none that is still to be heard."""
+    return any(_severity(end) <= 1 for end in ends)
+
+
 def _severity(end: RankEnd) -> int:
-    if end.differs is not None:
-        return -1
-    if end.error is not None and end.error.get("cause", Cause.FAILURE) != Cause.FAILURE:
+    if end.differs is not None or (end.error or {}).get("cause", Cause.FAILURE) != Cause.FAILURE:
         return -1  # found by comparing the ranks
     if end.lost is not None or end.hung is not None:
         return 0
     if end.error is not None:
-        return 4 if is_of_communication(end.error) else 2
+        return 5 if is_of_communication(end.error) else 2
+    if end.abandoned:
+        return 6
     if end.signal == signal.SIGABRT:
-        return 5 if end.abandoned else 3
-    return 1
+        return 3
+    return 4 if end.exit_code == EXIT_QUIETLY_FATAL else 1
 
 
 def _absent(error: Mapping[str, Any], hosts: Sequence[str]) -> str:

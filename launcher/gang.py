@@ -9,10 +9,11 @@ from typing import Any
 from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
 
 from launcher.aftermath import explained_by_a_loss
-from launcher.attempt import AGENT_RESTARTED, HostNews, RankStatus, RankTask
+from launcher.attempt import HostNews, RankStatus, RankTask
 from launcher.certificates import Authority
 from launcher.command import EXIT_NO_PROGRAM, NoProgramError
 from launcher.environment import LEASE_S
+from launcher.first_cause import is_settled
 from launcher.gang_watch import GangWatch
 from launcher.job import RankEnd
 from launcher.launch_ledger import LaunchLedger
@@ -24,8 +25,11 @@ from launcher.user_lines import users_part
 from launcher.watchdog import Finding
 
 GRACE_S = 0.3  # after the first bad end: time for equal errors of other ranks, and for the death behind an error
-CAUSE_S = 2.0  # and where all that is known can only be what follows from another rank's end
+LOOK_TIMEOUT_S = 3.0  # and for the agents to say how the other ranks are
+CAUSE_TIMEOUT_S = 8.0  # where one of those may have ended before
 LOOK_S = 0.05
+DEAD = ("", "Z", "X")  # what the kernel says of a process that runs no more
+LAST_WORDS_S = 0.3  # after all have been ended: what they have said and how they ended is on its way
 POLL_S = 1.0  # how long an agent may hold back its answer
 ANSWER_TIMEOUT_S = 3.0  # and how much longer it takes before we ask again; `launcher.watchdog` counts the silence
 RETRY_S = 0.3
@@ -36,8 +40,9 @@ STACKS_TIMEOUT_S = 5.0
 MAX_STACKS_IN_TEXT = 3
 MAX_LAST_WORDS = 200
 STANDING = ("silent", "stuck", "together")  # findings that stacks explain
+AFTERMATH = ("stuck", "together")  # and that the end of another rank leads to
 STOP_TIMEOUT_S = 10.0
-LOOK_TIMEOUT_S = 3.0
+FILES_TIMEOUT_S = 60.0  # for a rank that has ended, and whose files are moved to its results: many, or to another disk
 
 
 class Gang:
@@ -96,13 +101,14 @@ class Gang:
                 await self._compare_at_end()
             if self._failed.is_set():
                 await asyncio.wait(followers, timeout=GRACE_S)
-                await self._wait_for_the_cause()
                 looks = [self._look_for(rank) for rank in self.ranks if not rank.ended]
                 await asyncio.gather(self._compare_last_launches(), *looks)
         finally:
             failure.cancel()
             watching.cancel()
             await self.stop()
+            if started := [f for rank, f in zip(self.ranks, followers, strict=True) if rank.pid is not None]:
+                await asyncio.wait(started, timeout=LAST_WORDS_S)
             self._over = True  # a follower may not hear that it is cancelled: Python's `wait_for` can swallow it
             for follower in followers:
                 follower.cancel()
@@ -112,9 +118,13 @@ class Gang:
         """Ends every rank, wherever it is; how they end from now on is our doing."""
         self._stopping = True
         running = [(rank, agent) for rank, agent in zip(self.ranks, self.agents, strict=True) if not rank.ended]
-        stops = [asyncio.ensure_future(_stop(agent, self.tasks[rank.rank].attempt_id)) for rank, agent in running]
-        if stops:
-            await asyncio.wait(stops, timeout=STOP_TIMEOUT_S)
+        stops = [
+            _within(
+                agent.stop.remote(self.tasks[rank.rank].attempt_id), FILES_TIMEOUT_S if rank.exited else STOP_TIMEOUT_S
+            )
+            for rank, agent in running
+        ]
+        await asyncio.gather(*stops)  # where one fails, nothing can be alive: a rank does not outlive its agent
 
     def fail(self, rank: int, **how: Any) -> None:
         """Ends the attempt, because this rank cannot go on.
@@ -124,34 +134,28 @@ class Gang:
         """
         self._end_badly(self.ranks[rank], **how)
 
-    async def _wait_for_the_cause(self) -> None:
-        """Where all ends so far may be what another rank's has led to, that one can be heard late: agents are busy."""
-
-        def is_missing() -> bool:
-            known = any(end.lost is not None for end in self.bad_ends) or not explained_by_a_loss(self.bad_ends)
-            return not known and not all(rank.ended for rank in self.ranks)
-
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CAUSE_S):
-                while is_missing():
-                    await asyncio.sleep(LOOK_S)
-
     async def _look_for(self, rank: RankStatus) -> None:
-        """Asks an agent for its rank: when a host is lost, its peers' errors are heard before Ray tells of the loss.
+        """Asks an agent for its rank, until that is known to live, so that its end has led to no other's, or has ended.
 
-        No answer alone tells little: a busy host gives none in time, and a short cut of the network is survived.
+        What an end leads to can be heard before it: agents are busy, and Ray tells late of a host that is lost. No
+        answer alone tells little: a busy host gives none in time, and a short cut of the network is survived.
         """
-        task = self.tasks[rank.rank]
+        if rank.pid is None:  # there is no process that could have ended, and `_start` hears of an agent that dies
+            return
+        agent, attempt_id = self.agents[rank.rank], self.tasks[rank.rank].attempt_id
         try:
-            knows = await asyncio.wait_for(self.agents[rank.rank].knows.remote(task.attempt_id), LOOK_TIMEOUT_S)
+            async with asyncio.timeout(LOOK_TIMEOUT_S if is_settled(self.bad_ends) else CAUSE_TIMEOUT_S):
+                while not rank.exited and not rank.ended:
+                    news: HostNews = await agent.events.remote(attempt_id, rank.heard, 0.0)
+                    if news.state not in DEAD:
+                        return
+                    await asyncio.sleep(LOOK_S)  # its follower hears how it ended
         except (RayError, TimeoutError) as error:
-            knows = isinstance(error, (ActorUnavailableError, TimeoutError)) and not explained_by_a_loss(self.bad_ends)
-            why = f"its agent cannot be reached ({type(error).__name__})"
-        else:
-            why = AGENT_RESTARTED
-        if not knows and not rank.ended:
-            self._end_badly(rank, lost=why)
-            rank.ended = self.watch.host_silent_s(rank.rank) > LEASE_S
+            passes = isinstance(error, (ActorUnavailableError, TimeoutError))
+            known = rank.exited or rank.ended
+            if not known and not (passes and not explained_by_a_loss(self.bad_ends)):
+                self._end_badly(rank, lost=f"its agent cannot be reached ({type(error).__name__})")
+                rank.ended = self.watch.host_silent_s(rank.rank) > LEASE_S
 
     async def _follow(self, rank: RankStatus) -> None:
         try:
@@ -248,9 +252,11 @@ class Gang:
     async def _watch(self) -> None:
         """Tells what the watchdog finds; what cannot go on is ended, its stacks having been taken."""
         async for findings in self.watch.findings():
-            standing = any(finding.kind in STANDING for finding in findings)
+            standing = not self.bad_ends and any(finding.kind in STANDING for finding in findings)
             stacks = await self.take_stacks() if standing else {}  # once, however many ranks are silent
             for finding in findings:
+                if self.bad_ends and finding.kind in AFTERMATH:
+                    continue
                 text = finding.text
                 if finding.kind in STANDING:
                     text += "".join(_stands_at(rank, stacks) for rank in finding.ranks[:MAX_STACKS_IN_TEXT])
@@ -308,10 +314,15 @@ class Gang:
             self._errors[rank.rank] = event["error"]
             self._end_badly(rank, error=event["error"], memory=event["error"].get("memory"))
         elif kind == "exit":
-            rank.ended = True
+            rank.exited = True
+            rank.ended = not event.pop("brings_back", False)
             event["stopped"] = self._stopping
-            self.watch.finish(rank.rank, ended=True)
+            self.watch.finish(rank.rank, ended=rank.ended)
             self._handle_exit(rank, event)
+        elif kind == "brought-back":
+            rank.ended = True
+            self.watch.finish(rank.rank, ended=True)
+            return
         self._hear(rank.rank, event)
 
     def _handle_exit(self, rank: RankStatus, event: Message) -> None:
@@ -353,8 +364,3 @@ async def _within(answer: Any, timeout_s: float) -> Message | None:
     except (RayError, TimeoutError):
         return None
     return said
-
-
-async def _stop(agent: Any, attempt_id: str) -> None:
-    with contextlib.suppress(RayError):  # nothing of it can be alive: a rank does not outlive its agent
-        await agent.stop.remote(attempt_id)

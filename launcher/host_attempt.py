@@ -10,6 +10,7 @@ import signal
 import time
 from pathlib import Path
 
+from launcher.aftermath import EXIT_QUIETLY_FATAL
 from launcher.attempt import HostNews, RankTask
 from launcher.certificates import RankFiles
 from launcher.command import FOLDER, NO_PARAMETERS, PHASE
@@ -22,9 +23,14 @@ from launcher.written_files import bring_back
 
 LOG_PERIOD_S = 0.1
 SPEAK_PERIOD_S = 1.0
-# What a process says that is ended because it has lost its peers: by JAX's client, or by an exception of gloo's that
-# nobody has caught. Stacks come after it.
-ABANDONED = re.compile(rb"JAX distributed service detected fatal errors|gloo::(Io|Timeout)Exception")
+# What a process says that is ended because it has lost its peers: by JAX's client, which aborts it or in some versions
+# ends it with exit code 1; by an exception of gloo's that nobody has caught; or by the Python error that this becomes.
+# Stacks come after it.
+ABANDONED = re.compile(
+    rb"JAX distributed service detected fatal errors|gloo::(Io|Timeout)Exception"
+    rb"|(?mi:^[\w.]+Error: .*(gloo|nccl|coordination.?service))"
+)
+ENDS_OF_ABANDONED = (-signal.SIGABRT, EXIT_QUIETLY_FATAL)
 LAST_BYTES = 2**20
 
 
@@ -131,15 +137,12 @@ class HostAttempt:
         )
 
     async def follow(self) -> None:
-        """Passes on the log as it grows; says how the process ended, after everything else."""
+        """Passes on the log as it grows; says how the process ended, and then what becomes of the files it has left."""
         waiter = keep(self.process.wait())
         while not waiter.done():
             await asyncio.wait([waiter], timeout=LOG_PERIOD_S)
             self._pass_on_log()
         self._pass_on_log(ended=True)
-        if self.task.command is not None and self.task.rank == 0:
-            for line in await self._bring_back():
-                self._add({"type": "log", "text": f"{line}\n"})
         end = waiter.result()
         shutil.rmtree(self.folder / "tls", ignore_errors=True)  # its key is of no use now, but to a thief
         # The kernel counts what it kills on this host for want of memory, not whom: beside a SIGKILL that is enough.
@@ -147,9 +150,14 @@ class HostAttempt:
         memory = {"peak_bytes": end.peak_bytes, "host_bytes": host_bytes()}
         if self.task.command is not None and end.code == 0:
             self._add({"type": "result", "metrics": {}, "diagnostics": {}, "result_digest": ""})
-        how = {"out_of_memory": out_of_memory, "abandoned": end.code == -signal.SIGABRT and _was_abandoned(self.log)}
+        how = {"out_of_memory": out_of_memory, "abandoned": end.code in ENDS_OF_ABANDONED and _was_abandoned(self.log)}
         lost = {"lost": end.lost} if end.lost else {}
-        self._add({"type": "exit", "code": end.code, **how, "memory": memory, **lost})
+        brings_back = self.task.command is not None and self.task.rank == 0
+        self._add({"type": "exit", "code": end.code, **how, "memory": memory, **lost, "brings_back": brings_back})
+        if brings_back:  # after its end is told: other ranks' errors follow from that, and are heard meanwhile
+            for line in await self._bring_back():
+                self._add({"type": "log", "text": f"{line}\n"})
+            self._add({"type": "brought-back"})
         self.ended.set()
 
     async def _bring_back(self) -> list[str]:
@@ -184,7 +192,7 @@ class HostAttempt:
 
 
 def _was_abandoned(log: Path) -> bool:
-    """Whether the last that a process said, before it was aborted, is that it had lost its peers."""
+    """Whether the last that a process said, before it was ended, is that it had lost its peers."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - LAST_BYTES))

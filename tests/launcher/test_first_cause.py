@@ -34,6 +34,7 @@ WRAPPED = RankEnd(
 )
 ABSENT = RankEnd(rank=0, host="a", error=_error("AbsentError", "rank 0 waited 9.0 s for 'digest'") | {"ranks": [1, 7]})
 EXITED = RankEnd(rank=3, host="d", exit_code=3, phase="run", order=3)
+CAUGHT = RankEnd(rank=5, host="f", exit_code=1, order=-1)  # what a script may do with any error
 LOST = RankEnd(rank=4, host="e", lost="its agent cannot be reached (ActorDiedError)", order=9)
 
 
@@ -53,6 +54,12 @@ LOST = RankEnd(rank=4, host="e", lost="its agent cannot be reached (ActorDiedErr
         ([ABANDONED, SURVIVOR], "rank 0 on host a raised JaxRuntimeError: Gloo"),
         ([ABORTED, EXITED], "rank 3 on host d ended with exit code 3 during 'run', without a Python exception"),
         ([SURVIVOR, EXITED], "rank 3 on host d ended with exit code 3"),
+        ([CAUGHT, KILLED], "rank 1 on host b was killed by signal 9"),
+        ([CAUGHT, EXITED], "rank 3 on host d ended with exit code 3"),
+        ([CAUGHT, RAISED], "rank 0 on host a raised ValueError"),
+        ([CAUGHT, SURVIVOR], "rank 5 on host f ended with exit code 1"),
+        ([dataclasses.replace(CAUGHT, abandoned=True), SURVIVOR], "rank 0 on host a raised JaxRuntimeError"),
+        ([CAUGHT], "rank 5 on host f ended with exit code 1"),
         ([ABANDONED], "rank 1 on host b was killed by signal 6 (SIGABRT): by JAX, which has lost process 0"),
         ([SURVIVOR, RAISED], "rank 0 on host a raised ValueError"),
         ([dataclasses.replace(SURVIVOR, order=2), WRAPPED], "rank 1 on host b raised RuntimeError: step 121 failed"),

@@ -2,7 +2,8 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Sequence
+import time
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,15 @@ import pytest
 
 import launcher.gang
 from launcher.aftermath import explained_by_a_loss
-from launcher.attempt import HostNews
+from launcher.attempt import AGENT_RESTARTED, HostNews
 from launcher.certificates import Authority, new_request
 from launcher.first_cause import FirstCause, first_cause
 from launcher.gang import Gang
+from launcher.gang_watch import GangWatch
 from launcher.job import RankEnd
 from launcher.rank_process import Message
 from launcher.recovery import Cause
+from launcher.watchdog import Finding
 from tests.launcher.in_process import InProcess
 from tests.launcher.test_host_attempt import TASK
 
@@ -39,31 +42,42 @@ class RankAgent:
 
     Args:
         events: that it says.
-        silent_s, state: how the process is.
-        answers: whether the agent answers a look.
+        silent_s, state: how the process is; "" from its exit on.
         late_s: seconds that it is busy before it says any.
+        starts: whether it has started the process, which else it is still about to do.
+        stopped: what it says when it is told to stop.
     """
 
     def __init__(
-        self, *events: Message, silent_s: float = 0.0, state: str = "S", answers: bool = True, late_s: float = 0.05
+        self,
+        *events: Message,
+        silent_s: float = 0.0,
+        state: str = "S",
+        late_s: float = 0.05,
+        starts: bool = True,
+        stopped: Sequence[Message] = (),
     ):
+        has_exited = any(event["type"] == "exit" for event in events)
+        state = "" if has_exited else state
         self._news = HostNews(events=events, progress=PLACE, silent_s=silent_s, state=state)
-        self._answers = answers
         self._late_s = late_s
+        self._starts = starts
+        self._knows = False
+        self._stopped = stopped
 
     async def certificate_request(self, attempt_id: str) -> bytes:
         return new_request()[1]
 
     async def start(self, task: Any) -> int:
+        await asyncio.sleep(0.0 if self._starts else 600.0)
+        self._knows = True
         return 4711
 
     async def events(self, attempt_id: str, after: int, wait_s: float) -> HostNews:
         await asyncio.sleep(self._late_s)
+        if not self._knows:
+            return HostNews(events=[{"type": "exit", "code": -1, "lost": AGENT_RESTARTED}])
         return dataclasses.replace(self._news, events=self._news.events[after:])
-
-    async def knows(self, attempt_id: str) -> bool:
-        await asyncio.sleep(0.0 if self._answers else 600.0)
-        return True
 
     async def stacks(self, attempt_id: str) -> str:
         return "no stack"
@@ -72,7 +86,8 @@ class RankAgent:
 
     async def tell(self, attempt_id: str, message: Message) -> None: ...
 
-    async def stop(self, attempt_id: str) -> None: ...
+    async def stop(self, attempt_id: str) -> None:
+        self._news = dataclasses.replace(self._news, events=[*self._news.events, *self._stopped])
 
 
 def raised(kind: str, message: str = "no") -> Message:
@@ -109,21 +124,68 @@ def run(folder: Path, agents: Sequence[RankAgent], full_disk: bool = False) -> t
 def test_a_busy_agent_hides_no_error_that_needs_no_lost_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Message, cause: Cause, words: str
 ) -> None:
-    monkeypatch.setattr(launcher.gang, "LOOK_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(launcher.gang, "CAUSE_S", 0.2)
-    found, _ = run(tmp_path, [RankAgent(error), RankAgent(answers=False)])
+    monkeypatch.setattr(launcher.gang, "CAUSE_TIMEOUT_S", 0.2)
+    found, _ = run(tmp_path, [RankAgent(error), RankAgent(late_s=600.0)])
     assert found.cause is cause and found.sentence.startswith(words)
 
 
-@pytest.mark.parametrize("raises", [raised("jax.errors.JaxRuntimeError", "Gloo: closed by peer"), raised("ValueError")])
-def test_what_only_follows_from_an_end_waits_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raises: Message
+@pytest.mark.parametrize(
+    "follows",
+    [
+        raised("jax.errors.JaxRuntimeError", "Gloo: closed by peer"),
+        raised("KeyError"),  # and does not say whence
+        {"type": "exit", "code": 1},
+        {"type": "exit", "code": -6},
+    ],
+)
+def test_what_may_follow_from_an_end_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, follows: Message
 ) -> None:
-    monkeypatch.setattr(launcher.gang, "CAUSE_S", 30.0)
-    killed = RankAgent({"type": "exit", "code": -9}, late_s=1.5)
-    found, _ = run(tmp_path, [RankAgent(raises), killed])
-    words = {"JaxRuntimeError": "rank 1 on host h1 was killed", "ValueError": "rank 0 on host h0 raised ValueError"}
-    assert found.sentence.startswith(words[raises["error"]["type"]])
+    monkeypatch.setattr(launcher.gang, "LOOK_TIMEOUT_S", 0.2)
+    busy = RankAgent({"type": "exit", "code": -9}, late_s=1.5)
+    found, _ = run(tmp_path, [RankAgent(follows), busy])
+    assert found.sentence.startswith("rank 1 on host h1 was killed by signal 9")
+
+
+def test_an_error_waits_for_no_rank_that_is_known_to_live(tmp_path: Path) -> None:
+    began = time.monotonic()
+    found, _ = run(tmp_path, [RankAgent(raised("jax.errors.JaxRuntimeError", "own")), RankAgent(state="T")])
+    assert found.sentence.startswith("rank 0 on host h0 raised JaxRuntimeError: own")
+    assert time.monotonic() - began < launcher.gang.CAUSE_TIMEOUT_S / 2
+
+
+def test_a_rank_that_is_not_started_yet_is_not_taken_for_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher.gang, "CAUSE_TIMEOUT_S", 0.5)
+    found, _ = run(tmp_path, [RankAgent({"type": "exit", "code": 1}), RankAgent(starts=False)])
+    assert (found.cause, found.sentence[:36]) == (Cause.FAILURE, "rank 0 on host h0 ended with exit co")
+
+
+def test_an_attempt_is_over_when_the_files_of_rank_0_have_come(tmp_path: Path) -> None:
+    ends = {"type": "exit", "code": 1, "brings_back": True}
+    last = [{"type": "log", "text": "cannot come\n"}, {"type": "brought-back"}]
+    found, heard = run(tmp_path, [RankAgent(ends, stopped=last), RankAgent(raised("JaxRuntimeError", "Gloo: closed"))])
+    assert found.sentence.startswith("rank 0 on host h0 ended with exit code 1")
+    assert {"type": "log", "text": "cannot come\n"} in heard
+
+
+def test_how_the_others_end_when_they_are_stopped_is_heard(tmp_path: Path) -> None:
+    last = [{"type": "log", "text": "good bye\n"}, {"type": "exit", "code": -9}]
+    found, heard = run(tmp_path, [RankAgent({"type": "exit", "code": 3}), RankAgent(stopped=last)])
+    assert found.sentence.startswith("rank 0 on host h0 ended with exit code 3")
+    assert [event["text"] for event in heard if event["type"] == "log"] == ["good bye\n"]
+    assert [event.get("stopped") for event in heard if event["type"] == "exit"] == [False, True]
+
+
+def test_survivors_that_wait_for_a_dead_rank_are_not_stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def findings(self: GangWatch) -> AsyncIterator[list[Finding]]:
+        yield [Finding(kind="slow", ranks=(0,), text="is slow", fatal=False)]
+        await asyncio.sleep(1.0)  # until rank 1 has ended, for whose agent's answer the others are still asked
+        yield [Finding(kind="stuck", ranks=(0,), text="made no progress for 10 s", fatal=True)]
+
+    monkeypatch.setattr(GangWatch, "findings", findings)
+    agents = [RankAgent(), RankAgent({"type": "exit", "code": -9}), RankAgent(late_s=2.0)]
+    found, _ = run(tmp_path, agents)
+    assert found.sentence.startswith("rank 1 on host h1 was killed by signal 9")
 
 
 def test_ranks_that_the_lease_has_ended_were_lost(tmp_path: Path) -> None:

@@ -86,18 +86,22 @@ def test_events_are_kept_until_they_have_arrived_and_of_progress_only_the_last(t
     [
         ("Terminating process because the JAX distributed service detected fatal errors. This most likely ...", True),
         ("terminate called after throwing an instance of 'gloo::IoException'", True),
+        ("Traceback ...\njax.errors.JaxRuntimeError: INTERNAL: Gloo all-reduce failed: closed by peer", True),
+        ("[Gloo] Rank 0 is connected to 1 peer ranks", False),
         ("F1122 16:00:49.8 xla.cc:80] Check failed: buffer.size() == 4", False),
         ("malloc(): corrupted top size", False),
     ],
 )
-def test_an_abort_by_jax_is_told_from_one_of_the_ranks_own(tmp_path: Path, says: str, abandoned: bool) -> None:
+@pytest.mark.parametrize(("ends", "code"), [("os.abort()", -signal.SIGABRT), ("os._exit(1)", 1)])
+def test_an_end_by_the_loss_of_a_peer_is_told_from_one_of_the_ranks_own(
+    tmp_path: Path, says: str, abandoned: bool, ends: str, code: int
+) -> None:
     async def program() -> None:
-        attempt, _, template = await attempt_of(
-            tmp_path, f"import os, sys; print({says!r}, *range(9), sep=chr(10), file=sys.stderr); os.abort()"
-        )
+        prints = f"print({says!r}, *range(9), sep=chr(10), file=sys.stderr, flush=True)"
+        attempt, _, template = await attempt_of(tmp_path, f"import os, sys; {prints}; {ends}")
         await attempt.follow()
         (end,) = [event for event in (await attempt.news(0, 0.1)).events if event["type"] == "exit"]
-        assert (end["code"], end["abandoned"]) == (-signal.SIGABRT, abandoned)
+        assert (end["code"], end["abandoned"]) == (code, abandoned)
         await template.end()
 
     run(program())
@@ -160,11 +164,13 @@ async def events_of_command(folder: Path, script: str) -> list[dict[str, Any]]:
         ("echo x > ../unpacked.json; touch x", "as it cannot come: Expecting value"),
     ],
 )
-def test_the_end_is_told_where_what_was_written_cannot_come(tmp_path: Path, script: str, words: str) -> None:
+def test_the_end_is_told_first_and_then_that_what_was_written_cannot_come(
+    tmp_path: Path, script: str, words: str
+) -> None:
     async def program() -> None:
-        log, *ends = await events_of_command(tmp_path, script)
-        assert log["type"] == "log" and words in log["text"]
-        assert [event["type"] for event in ends] == ["result", "exit"] and ends[-1]["code"] == 0
+        events = await events_of_command(tmp_path, script)
+        assert [event["type"] for event in events] == ["result", "exit", "log", "brought-back"]
+        assert events[1]["code"] == 0 and words in events[2]["text"]
 
     run(program())
 
