@@ -2,8 +2,11 @@
 
 from typing import Any
 
+import numpy as np
+
 from tests.workloads.checkpoint_programs import forget_after
 from workloads.context import Context
+from workloads.errors import InputMismatchError
 from workloads.sharded_mcmc import run as workload
 from workloads.sharded_mcmc.config import Config
 
@@ -23,3 +26,17 @@ def unbroken_and_resumed(context: Context, resume_step: int, **settings: Any) ->
         forget_after(context.storage, resume_step)
     results = unbroken, workload.run(config, context, resume=True)
     return [{"metrics": dict(result.metrics), "digest": result.result_digest} for result in results]
+
+
+def other_data_on_first_rank(context: Context) -> str:
+    """What every rank is told when rank 0 has an old file."""
+    images = np.full((4, 3, 3), 1 if context.is_first else 2, np.uint8)
+    labels = np.arange(4)
+    path = context.output / "images.npz"
+    np.savez(path, train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    try:
+        workload.run(Config(model="logistic", data=str(path)), context)
+    except InputMismatchError as error:
+        assert error.cause == "refused"  # it would end so again
+        return str(error)
+    return "nothing"

@@ -1,6 +1,7 @@
 """The same posterior on 1 x 1, 1 x 4, 2 x 2 and 4 x 1 hosts x devices, by real processes."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -168,3 +169,9 @@ def test_mnist_comes_near_the_guide():
     assert metrics["test_accuracy_mean"] == pytest.approx(0.9189, abs=0.005)
     assert metrics["test_accuracy_bma"] == pytest.approx(0.9264, abs=0.01)
     assert metrics["test_accuracy_bma"] > metrics["test_accuracy_mean"]
+
+
+def test_the_host_with_other_data_is_named_by_majority():
+    for message in run_ranks(f"{PROGRAMS}:other_data_on_first_rank", num_hosts=3, devices_per_host=1):
+        words = r"sha256 of the data: rank 0 \(host-0\): got \w+, expected \w+ as on ranks 1, 2 \(host-1, host-2\)\."
+        assert re.search(words, message), message
