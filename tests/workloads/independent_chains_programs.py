@@ -88,7 +88,7 @@ def outrun(context: Context, num_draws: int) -> dict[str, list[bool]]:
 MODEL = """
 import jax, jax.numpy as jnp, numpy as np
 
-MATRIX = np.random.default_rng({seed}).normal(size=({size}, {size})).astype(np.float32)
+MATRIX = np.random.default_rng({matrix}).normal(size=({size}, {size})).astype(np.float32)
 
 def initial_position(key):
     return {{"x": jax.random.normal(key, ({size},))}}
@@ -103,7 +103,7 @@ def report(position):
 
 def other_model(context: Context, *, odd: int, num_chains: int, size: int = 3, **changed: Any) -> str:
     """What compiling says on this rank where one rank's file of the model has other values; starts the job."""
-    values = {"seed": 0, "scale": 1.0, "size": size} | (changed if context.rank == odd else {})
+    values = {"matrix": 0, "scale": 1.0, "size": size} | (changed if context.rank == odd else {})
     context.output.mkdir(exist_ok=True)
     (context.output / "own_model.py").write_text(MODEL.format(**values))
     context = dataclasses.replace(context, user_folder=context.output)

@@ -41,7 +41,7 @@ def train_with_other_text_on_one_rank(context: Context, odd: int) -> str:
     if context.rank == odd:
         path.write_text(path.read_text(encoding="utf-8") + "#", encoding="utf-8")
     try:
-        run(parse(Config, {**SMALL, "data": str(path)}), context)
+        run(parse(Config, {**SMALL, "batch_size": "12", "data": str(path)}), context)
     except InputMismatchError as error:
         assert error.cause == "refused"  # it would end so again
         return str(error)
