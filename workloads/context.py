@@ -158,7 +158,7 @@ class Context:
 
     @functools.cached_property
     def launches(self) -> LaunchLog:
-        """What this rank has launched on several processes; readable from any thread."""
+        """What this rank has launched on all processes; readable from any thread."""
         return LaunchLog(self.exchange.apart("launches"))
 
     def agree(self, what: str) -> None:
@@ -175,7 +175,7 @@ class Context:
     def compile(self, name: str, function: Any, *args: Any) -> tuple[Program, float]:
         """Compiles a jitted function for these arguments, so that compile time and run time are told apart.
 
-        Launch through what it returns: launches of programs that span processes are recorded and compared.
+        Launch through what it returns: launches of programs that span all processes are recorded and compared.
 
         Args:
             name: what the program is called in progress events.

@@ -60,6 +60,10 @@ class EnvironmentMismatchError(DisagreementError):
     """Ranks differ in versions, code, config, flags or devices; names what differs, and who is the odd one."""
 
 
+class InputMismatchError(DisagreementError):
+    """Ranks have read different input data; names the odd ranks and hosts, or without a majority all of them."""
+
+
 class StorageError(OSError):
     """What may be good checkpoints cannot be read: raised on all ranks, so that no work is done again in silence."""
 

@@ -95,7 +95,7 @@ class Injector:
         return state
 
     def _last_program(self) -> str:
-        """Name of the program, among those that span processes, that was launched last.
+        """Name of the program, among those that span all processes, that was launched last.
 
         Raises:
             RuntimeError: there is none.
@@ -104,7 +104,7 @@ class Injector:
             known = [program.name for program in self.launches.programs.values() if program.entry == name]
             if known:
                 return str(known[0])
-        raise RuntimeError("--inject skip-collective: this workload has launched no program that spans processes")
+        raise RuntimeError("--inject skip-collective: this workload has launched no program that spans all processes")
 
     def _slow_down(self, factor: float) -> None:
         self._slow_factor = factor

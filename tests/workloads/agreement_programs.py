@@ -1,5 +1,6 @@
 """Runs on ranks: programs and launches that agree, and ranks that go astray."""
 
+import functools
 import threading
 import time
 from typing import Any
@@ -183,6 +184,67 @@ def launches(context: Context, *, fault: str, step: int = 5, steps: int = 12) ->
     programs.uninstall()
     snapshot = context.launches.snapshot()
     return {"error": message, "value": value, "count": snapshot.count, "runs": snapshot.runs}
+
+
+def launches_of_some(context: Context) -> dict[str, Any]:
+    """The first and the last of three ranks launch a program of their own, beside one of all ranks."""
+    x = _global(context)
+    total, _ = context.compile("total", jax.jit(lambda v: v.sum()), x)
+    totals, halves = [float(total(x))], []
+    if context.rank != 1:
+        sharding = NamedSharding(jax.sharding.Mesh([jax.devices()[0], jax.devices()[-1]], ("data",)), P("data"))
+        pair = jax.make_array_from_callback((2,), sharding, np.arange(2, dtype=np.float32).__getitem__)
+        stage, _ = context.compile("stage", jax.jit(lambda v: v / 2 + v.sum()), pair)
+        halves = [float(shard.data[0]) for shard in stage(pair).addressable_shards]
+    totals.append(float(total(x)))
+    context.agree("result")
+    return {"totals": totals, "halves": halves, "runs": context.launches.snapshot().runs}
+
+
+def same_name(context: Context, *, kind: str, barrier: bool, swap: bool) -> dict[str, Any]:
+    """Two programs of one name, watched; compiled in one order on all ranks, launched in another on the last one.
+
+    Args:
+        kind: what else than the name differs: `lambda`, `static`, `shape`, or `context`, which names them itself.
+        barrier: whether programs are compared.
+        swap: whether the last rank swaps them.
+    """
+    if barrier:
+        programs.install(context.exchange, host=context.host, emit=context.emit)
+    assert watch_launches(context.launches)
+    x = _global(context)
+    inputs = [x, x]
+    if kind == "lambda":
+        functions = [jax.jit(f) for f in (lambda v: v.sum(), lambda v: v.max())]
+    else:
+
+        def step(v: jax.Array, largest: bool = False) -> jax.Array:
+            return v.max() if largest else v.sum()
+
+        jitted = jax.jit(step, static_argnames="largest")
+        functions = [functools.partial(jitted, largest=largest) for largest in (False, True)]
+        if kind == "shape":
+            functions, inputs = [jitted, jitted], [x, _global(context, 48)]
+        if kind == "context":
+            functions = [
+                context.compile("short", jitted, x)[0],
+                context.compile("long", jitted, _global(context, 48))[0],
+            ]
+            inputs[1] = _global(context, 48)
+    for function, value in zip(functions, inputs, strict=True):
+        jax.block_until_ready(function(value))
+    pairs = list(zip(functions, inputs, strict=True))
+    astray = swap and context.rank == context.num_ranks - 1
+    message = ""
+    try:
+        for function, value in reversed(pairs) if astray else pairs:
+            jax.block_until_ready(function(value))
+        context.agree("result")
+    except LaunchOrderError as error:
+        message = str(error)
+    unwatch_launches()
+    programs.uninstall()
+    return {"error": message, "runs": context.launches.snapshot().runs}
 
 
 def launch_cost(context: Context) -> dict[str, float]:

@@ -8,10 +8,11 @@ import jax
 import numpy as np
 
 from workloads.context import Context
-from workloads.errors import ReplicaDivergenceError
+from workloads.errors import ProgramMismatchError, ReplicaDivergenceError
 from workloads.independent_chains.config import Config
 from workloads.independent_chains.history import History
 from workloads.independent_chains.job import Job, start_job
+from workloads.independent_chains.program import Trace
 from workloads.independent_chains.sampler import ChainState
 
 
@@ -82,3 +83,52 @@ def outrun(context: Context, num_draws: int) -> dict[str, list[bool]]:
             states.append(run.state["log_density"])
     ends[1][1].block_until_ready()
     return {"slow": [end.is_ready() for end in ends[0]], "fast": [end.is_ready() for end in ends[1]]}
+
+
+MODEL = """
+import jax, jax.numpy as jnp, numpy as np
+
+MATRIX = np.random.default_rng({matrix}).normal(size=({size}, {size})).astype(np.float32)
+
+def initial_position(key):
+    return {{"x": jax.random.normal(key, ({size},))}}
+
+def logdensity(position):
+    return -0.5 * {scale} * jnp.sum(position["x"] ** 2)
+
+def report(position):
+    return {{"y": MATRIX @ position["x"]}}
+"""
+
+
+def other_model(context: Context, *, odd: int, num_chains: int, size: int = 3, **changed: Any) -> str:
+    """What compiling says on this rank where one rank's file of the model has other values; starts the job."""
+    values = {"matrix": 0, "scale": 1.0, "size": size} | (changed if context.rank == odd else {})
+    context.output.mkdir(exist_ok=True)
+    (context.output / "own_model.py").write_text(MODEL.format(**values))
+    context = dataclasses.replace(context, user_folder=context.output)
+    setting = {"num_warmup": 4, "num_draws": 4, "draws_per_dispatch": 4}
+    try:
+        job = start_job(Config(model="./own_model.py:logdensity", num_chains=num_chains, **setting), context)
+    except ProgramMismatchError as error:
+        return str(error)
+    job.sample(0)
+    return job.check(8, *job.gather()).status
+
+
+def other_trace(context: Context) -> str:
+    """What the replica check says if the draws of one device of three are not those of its states."""
+    job = start_job(Config(num_chains=24, num_warmup=4, num_draws=4, draws_per_dispatch=4), context)
+    job.sample(0)
+    if context.rank == context.num_ranks - 1:
+        ((device, program),) = job.programs.devices.items()
+
+        def astray(*args: Any) -> tuple[ChainState, Trace]:
+            state, trace = program.compiled(*args)
+            return state, {**trace, "draws": jax.tree.map(lambda leaf: leaf + 1, trace["draws"])}
+
+        job.programs.devices[device] = dataclasses.replace(program, compiled=astray)
+    try:
+        return job.check(8, *job.gather()).status
+    except ReplicaDivergenceError as error:
+        return str(error)

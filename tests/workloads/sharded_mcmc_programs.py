@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.workloads.checkpoint_programs import forget_after
 from workloads.context import Context
-from workloads.errors import ReplicaDivergenceError
+from workloads.errors import InputMismatchError, ReplicaDivergenceError
 from workloads.sharded_mcmc import run as workload
 from workloads.sharded_mcmc.config import Config
 from workloads.sharded_mcmc.history import History
@@ -48,3 +48,17 @@ def with_a_flip_in_the_history(context: Context, step: int, **settings: Any) -> 
             "files": [str(path) for path in context.output.rglob("*.nc")],
         }
     return {}
+
+
+def other_data_on_first_rank(context: Context) -> str:
+    """What every rank is told when rank 0 has an old file."""
+    images = np.full((4, 3, 3), 1 if context.is_first else 2, np.uint8)
+    labels = np.arange(4)
+    path = context.output / "images.npz"
+    np.savez(path, train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    try:
+        workload.run(Config(model="logistic", data=str(path)), context)
+    except InputMismatchError as error:
+        assert error.cause == "refused"  # it would end so again
+        return str(error)
+    return "nothing"

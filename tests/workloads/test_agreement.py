@@ -1,6 +1,7 @@
 """Ranks that agree go on; ranks that do not are named, on real processes with real collectives."""
 
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,35 @@ def test_the_processor_has_the_name_that_linux_gives_it(tmp_path: Path) -> None:
 def test_a_launch_of_user_code_is_seen_every_time() -> None:
     for rank in run_ranks(f"{PROGRAMS}:user_launches", num_hosts=2, devices_per_host=2):
         assert (rank["on"], rank["seen"], rank["local"]) == (True, 402, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "barrier"),
+    [("lambda", True), ("lambda", False), ("static", True), ("shape", True), ("context", True), ("context", False)],
+)
+def test_programs_of_one_name_are_told_apart(kind: str, barrier: bool) -> None:
+    ranks = run_ranks(f"{PROGRAMS}:same_name", num_hosts=2, devices_per_host=1, kind=kind, barrier=barrier, swap=True)
+    name = re.escape("jit(<lambda>)" if kind == "lambda" else "jit(step)")
+    words = rf"launch 3: rank 0 launched '{name} #(\w{{12}})' where rank 1 launched '{name} #(\w{{12}})' \(other "
+    for rank in ranks:
+        found = re.search(words, rank["error"])
+        assert found and found[1] != found[2], rank["error"]
+
+
+def test_programs_of_one_name_in_one_order_agree() -> None:
+    first, second = run_ranks(
+        f"{PROGRAMS}:same_name", num_hosts=2, devices_per_host=2, kind="shape", barrier=True, swap=False
+    )
+    assert first == second and first["error"] == ""
+    short, long, *again, result = first["runs"]
+    assert again == [short, long] and short != long and result == ["result", 1]
+
+
+def test_launches_of_programs_of_some_ranks_are_no_difference() -> None:
+    first, second, third = run_ranks(f"{PROGRAMS}:launches_of_some", num_hosts=3, devices_per_host=1)
+    assert [rank["totals"] for rank in (first, second, third)] == [[276.0, 276.0]] * 3
+    assert (first["halves"], second["halves"], third["halves"]) == ([1.0], [], [1.5])
+    assert first["runs"] == second["runs"] == third["runs"]
 
 
 def test_without_a_majority_nobody_is_blamed() -> None:

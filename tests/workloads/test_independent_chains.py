@@ -224,6 +224,41 @@ def test_every_layout_gives_the_same_bits(
                     assert "/cpu:" not in said
 
 
+@pytest.mark.parametrize(
+    ("changed", "num_chains", "words"),
+    [
+        ({"matrix": 1}, 24, "program advance: rank 2 differs from ranks 0, 1; nothing has run. First difference"),
+        ({"scale": 2.0}, 24, "rank 2 on host-2: "),
+        ({"matrix": 1, "size": 100}, 24, "program advance: rank 2 differs from ranks 0, 1; nothing has run. "),
+        ({"matrix": 1}, 8, "ok"),  # two blocks: rank 2 has no chains
+        ({}, 24, "ok"),
+    ],
+)
+def test_a_model_that_differs_on_one_host_is_refused(changed: dict[str, Any], num_chains: int, words: str) -> None:
+    """The log density is the same where only what is reported differs: no replica check of states would see it."""
+    ranks = run_ranks(
+        "tests.workloads.independent_chains_programs:other_model",
+        num_hosts=3, devices_per_host=1, odd=2, num_chains=num_chains, **{"size": 100 if "size" in changed else 3},
+        **{name: value for name, value in changed.items() if name != "size"},
+    )  # fmt: skip
+    assert len(set(ranks)) == 1
+    assert words in ranks[0] if words != "ok" else ranks[0] == "ok", ranks[0]
+
+
+def test_a_model_that_differs_is_told_to_ranks_without_chains_too() -> None:
+    ranks = run_ranks(
+        "tests.workloads.independent_chains_programs:other_model",
+        num_hosts=3, devices_per_host=1, odd=1, num_chains=8, matrix=1,
+    )  # fmt: skip
+    assert len(set(ranks)) == 1
+    assert ranks[0].startswith("program advance: rank 0 and rank 1 differ; nothing has run. "), ranks[0]
+
+
+def test_draws_that_differ_between_devices_are_found() -> None:
+    ranks = run_ranks("tests.workloads.independent_chains_programs:other_trace", num_hosts=3, devices_per_host=1)
+    assert all("/draws/" in said and "culprit: host-2/" in said for said in ranks), ranks
+
+
 @pytest.mark.slow
 def test_a_device_does_not_wait_for_a_slower_one() -> None:
     (ready,) = run_ranks(

@@ -1,6 +1,7 @@
 """The same posterior on 1 x 1, 1 x 4, 2 x 2 and 4 x 1 hosts x devices, by real processes."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -185,3 +186,9 @@ def test_a_flip_in_the_history_of_one_host_is_told_with_host_place_and_bit():
             "history/stats/log_density: 2 x (host-0/memory, host-1/memory) against 1 x (host-2/memory)" in found["said"]
         )
         assert "first at [4, 1]: " in found["said"] and "bit 20; 1 of 12 elements differ" in found["said"]
+
+
+def test_the_host_with_other_data_is_named_by_majority():
+    for message in run_ranks(f"{PROGRAMS}:other_data_on_first_rank", num_hosts=3, devices_per_host=1):
+        words = r"sha256 of the data: rank 0 \(host-0\): got \w+, expected \w+ as on ranks 1, 2 \(host-1, host-2\)\."
+        assert re.search(words, message), message

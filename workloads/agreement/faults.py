@@ -111,7 +111,7 @@ def _other_program(program: Program, log: LaunchLog) -> Program:
     """The one that was compiled last, apart from `program`: an early one may never be launched again."""
     others = [other for other in log.programs.values() if other is not program]
     if not others:
-        raise RuntimeError(f"cannot swap launches: {program.name!r} is the only program that spans processes")
+        raise RuntimeError(f"cannot swap launches: {program.name!r} is the only program that spans all processes")
     return others[-1]
 
 

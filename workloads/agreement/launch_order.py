@@ -54,6 +54,8 @@ def first_difference(tails: Mapping[int, tuple[int, Sequence[Run]]]) -> tuple[in
 def describe_difference(place: int, entries: Mapping[int, str]) -> str:
     """`launch 14: rank 0 launched 'train' where rank 1 launched 'validate'`.
 
+    The digest of a program is shown only where the names do not tell them apart.
+
     Args:
         place: counted from 0.
         entries: `{rank: what it launched there}`; two of them differ.
@@ -61,12 +63,14 @@ def describe_difference(place: int, entries: Mapping[int, str]) -> str:
     ballot = vote(entries)
     names = [entries[group[0]] for group in ballot.groups]
     short = [name.partition(" #")[0] for name in names]
-    if len(set(short)) == len(short):  # the digest of a program is shown only where the names do not tell them apart
+    told_apart = len(set(short)) == len(short)
+    if told_apart:
         names = short
     first, *others = (
         f"{name_ranks(group)} launched '{name}'" for group, name in zip(ballot.groups, names, strict=True)
     )
-    return f"launch {place + 1}: {first} where {' and '.join(others)}"
+    why = "" if told_apart else " (other programs of one name, or other shapes: after # is the digest of each)"
+    return f"launch {place + 1}: {first} where {' and '.join(others)}{why}"
 
 
 def describe_counts(step: int, numbers: Mapping[int, int]) -> str:

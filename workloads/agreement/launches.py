@@ -1,4 +1,4 @@
-"""What this rank has launched on several processes, in order; compared with other ranks before anything is believed.
+"""What this rank has launched on all processes, in order; compared with other ranks before anything is believed.
 
 Collectives pair up by order: two programs that are equal on all ranks, launched in swapped order on one of them, give
 silent garbage. So every launch extends a digest, and ranks compare digests before a checkpoint, a gather, a replica
@@ -35,11 +35,11 @@ class LaunchLog:
     """The launches of one rank, safe to read from any thread at any time.
 
     Attributes:
-        before_launch: called with the name of each program that spans processes, before it is recorded and launched.
+        before_launch: called with the name of each program that spans all processes, before it is recorded.
         keep: called with the number of launches, their digest and the last runs, at each; it must be quick.
         fault: makes this rank go astray; None but in tests and under `--inject`.
         watched: whether `watch_launches` records all launches, so that the programs need not.
-        programs: `{name: program}` that span processes, as they were compiled through the context.
+        programs: `{name: program}` that span all processes, as they were compiled through the context.
 
     Args:
         exchange: messages between all ranks, with rounds of its own.

@@ -1,6 +1,7 @@
 """A compiled program whose launches are recorded."""
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -16,7 +17,8 @@ class Program:
         function, abstract_args: what it was compiled from.
         compiled: JAX's; `compiled.memory_analysis()` and the like.
         args_info, out_info: pytrees of shapes and dtypes of arguments (positional, keyword) and results.
-        spans_processes: whether it runs on devices of several processes; others' launches are not recorded.
+        spans_all: whether it runs on devices of all processes; launches of others are not recorded, as not every rank
+            makes them.
 
     Args:
         name: as above.
@@ -32,17 +34,18 @@ class Program:
         self.abstract_args = jax.tree.map(_abstract, args)  # no array is kept alive
         self.compiled = lowered.compile()
         self.args_info, self.out_info = lowered.args_info, lowered.out_info
-        self.spans_processes = spans_processes(self.compiled)
+        shardings = jax.tree.leaves((self.compiled.input_shardings, self.compiled.output_shardings))
+        self.spans_all = spans_all(device for sharding in shardings for device in sharding.device_set)
         self._log = log
         self.entry = name
-        if self.spans_processes:
+        if self.spans_all:
             # A name alone does not tell the programs of two compilations apart.
             self.entry = f"{name} #{hashlib.sha256(lowered.as_text().encode()).hexdigest()[:12]}"
             log.programs[name] = self
 
     def __call__(self, *args: Any) -> Any:
         """Launches it; returns when it is under way."""
-        if not self.spans_processes:
+        if not self.spans_all:
             return self.compiled(*args)
         log = self._log
         if log.before_launch is not None:
@@ -65,7 +68,6 @@ def _abstract(leaf: Any) -> Any:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding if leaf.committed else None)
 
 
-def spans_processes(compiled: jax.stages.Compiled) -> bool:
-    """Whether a program runs on devices of more than one process."""
-    shardings = jax.tree.leaves((compiled.input_shardings, compiled.output_shardings))
-    return len({device.process_index for sharding in shardings for device in sharding.device_set}) > 1
+def spans_all(devices: Iterable[jax.Device]) -> bool:
+    """Whether a program on these devices runs on all processes, of which there are several."""
+    return len({device.process_index for device in devices}) == jax.process_count() > 1

@@ -76,17 +76,8 @@ class ProgramBarrier:
             ProgramMismatchError: on every one of them.
             TimeoutError: naming the ranks that did not come.
         """
-        digest = hashlib.sha256(text.encode()).hexdigest()
         with self._lock:  # two threads' programs would take each other's numbers
-            exchange = self._exchange_of(ranks)
-            posts = exchange.all_gather("digest", [digest, name, self._host])
-            ballot = vote({rank: post[0] for rank, post in zip(ranks, posts, strict=True)})
-            if not ballot.agreed:
-                pair = (ballot.groups[0][0], ballot.groups[1][0])
-                difference = first_difference(exchange, text, pair)
-                names = {rank: post[1] for rank, post in zip(ranks, posts, strict=True)}
-                hosts = {rank: post[2] for rank, post in zip(ranks, posts, strict=True)}
-                raise ProgramMismatchError(_explain(ballot, names, hosts, difference.line, pair, difference.lines))
+            compare_programs(self._exchange_of(ranks), self._host, name, text)
             self._count += 1
 
     def _exchange_of(self, ranks: tuple[int, ...]) -> Exchange:
@@ -94,6 +85,32 @@ class ProgramBarrier:
         if ranks not in self._by_group:
             self._by_group[ranks] = self._exchange.apart("-".join(map(str, ranks)), ranks=ranks)
         return self._by_group[ranks]
+
+
+def compare_programs(exchange: Exchange, host: str, name: str, text: str | None) -> None:
+    """Returns when all ranks of the exchange have posted, and those that have the program have posted the same text.
+
+    Args:
+        exchange: of the ranks that take part; every one of them must call it, in the same order.
+        host: this host's name.
+        name: of the program.
+        text: all of it that must be equal; None: this rank has no such program, and only hears what the others have.
+
+    Raises:
+        ProgramMismatchError: on every one of them.
+        TimeoutError: naming the ranks that did not come.
+    """
+    digest = None if text is None else hashlib.sha256(text.encode()).hexdigest()
+    posts = exchange.all_gather("digest", [digest, name, host])
+    held = {rank: post for rank, post in zip(exchange.ranks, posts, strict=True) if post[0] is not None}
+    if len({digest for digest, _, _ in held.values()}) <= 1:
+        return
+    ballot = vote({rank: digest for rank, (digest, _, _) in held.items()})
+    pair = (ballot.groups[0][0], ballot.groups[1][0])
+    difference = first_difference(exchange, text or "", pair)
+    names = {rank: name for rank, (_, name, _) in held.items()}
+    hosts = {rank: host for rank, (_, _, host) in held.items()}
+    raise ProgramMismatchError(_explain(ballot, names, hosts, difference.line, pair, difference.lines))
 
 
 def _explain(

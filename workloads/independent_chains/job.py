@@ -118,9 +118,10 @@ class Job:
         """Compares what the devices compute and what the ranks hold, bit by bit; every rank must call it.
 
         A chain lives on one device, so that nothing has a second copy by itself. Therefore every device with a block
-        makes the next transitions of the first block, which must end in equal bits and are thrown away; and what the
-        ranks have gathered, from which they start, must be equal. All devices of a host run what one process has loaded
-        and compiled: where their probes differ from another host's, that may be wrong, and nobody is named.
+        makes the next transitions of the first block, which must end in equal bits, with equal draws on the way, and
+        are thrown away; and what the ranks have gathered, from which they start, must be equal. All devices of a host
+        run what one process has loaded and compiled: where their probes differ from another host's, that may be wrong,
+        and nobody is named.
 
         Args:
             step: transitions done.
@@ -135,10 +136,9 @@ class Job:
             first, chains = self.layout.take(state, 0), self.layout.chains_of(0)
             stop = step + min(PROBE_TRANSITIONS, self.config.draws_per_dispatch)
             probes = {
-                device: program.advance(first, chains, step, stop)[0]
-                for device, program in self.programs.devices.items()
+                device: program.advance(first, chains, step, stop) for device, program in self.programs.devices.items()
             }
-            return {"probe": self.layout.replicated(probes, self.programs.state)}
+            return {"probe": self.layout.replicated(probes, (self.programs.state, self.programs.trace))}
 
         gathered = {"state": state, "history": history.arrays()}
         return self.context.assert_replicas_equal(gathered, step=step, derived=probe)

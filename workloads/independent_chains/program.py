@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
+from workloads.agreement.programs import compare_programs
 from workloads.context import Context
 from workloads.independent_chains.models import Model, Quantities
 from workloads.independent_chains.sampler import ChainState, Sampler, Stats
@@ -141,12 +142,19 @@ class Programs:
 
 
 def compile_programs(program: BlockProgram, context: Context, devices: Sequence[jax.Device]) -> Programs:
-    """Traces once, and compiles for all devices at the same time.
+    """Traces once, and compiles for all devices at the same time; every rank must call it.
+
+    What decides the draws is the same on all ranks that have chains: the texts of both functions are compared, with all
+    that the model closes over, as no collective holds these programs together.
 
     Args:
         program: what to compile.
         context: this rank.
         devices: of this process; maybe none.
+
+    Raises:
+        ProgramMismatchError: on every rank, naming the odd ranks and the first line that differs.
+        TimeoutError: naming the ranks that did not come.
     """
     begin = time.perf_counter()
     init, advance = jax.jit(program.init), jax.jit(program.advance)
@@ -160,6 +168,9 @@ def compile_programs(program: BlockProgram, context: Context, devices: Sequence[
     with context.phase("compile"), concurrent.futures.ThreadPoolExecutor(len(devices) + 1) as pool:
         lowered_init = init.lower(*_placed((chains, key_data), first))
         lowered = [advance.lower(*_placed(arguments, device)) for device in devices]
+        texts = (lowered_init.as_text(), lowered[0].as_text()) if devices else (None, None)
+        for name, text in zip(("init", "advance"), texts, strict=True):
+            compare_programs(context.exchange, context.host, name, text)
         compiled_init, *compiled = pool.map(lambda one: one.compile(), [lowered_init, *lowered])
     return Programs(
         init=lambda chains: compiled_init(*jax.device_put((chains, key_data), first)),

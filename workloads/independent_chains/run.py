@@ -20,6 +20,7 @@ def run(config: Config, context: Context, resume: bool = False) -> Result:
 
     Raises:
         ConfigError: the checkpoint is of other parameters or another seed, or a chain cannot start where it is put.
+        ProgramMismatchError: the model is not the same on all hosts that have chains.
         ReplicaDivergenceError: devices compute differently, or ranks hold different results.
     """
     job = start_job(config, context)

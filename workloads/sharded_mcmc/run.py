@@ -31,8 +31,9 @@ def run(config: Config, context: Context, resume: bool = False) -> Result:
         resume: go on from the newest good checkpoint, if there is one; on the same layout bit for bit.
 
     Raises:
-        ConfigError: the data are not of the form that the model needs, or not the same on all hosts; the checkpoint
-            is of other parameters, data or seed.
+        ConfigError: the data are not of the form that the model needs; the checkpoint is of other parameters, data or
+            seed.
+        InputMismatchError: the data are not the same on all hosts.
         ReplicaDivergenceError: copies of replicated state, or of the history, differ.
     """
     mesh = context.mesh({DATA_AXIS: jax.device_count()})

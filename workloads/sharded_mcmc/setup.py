@@ -8,9 +8,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from workloads.agreement.input_data import check_same_input
 from workloads.compile_on_use import CompiledOnUse
 from workloads.context import Context
-from workloads.errors import ConfigError
 from workloads.result import digest_arrays
 from workloads.sharded_mcmc.config import Config
 from workloads.sharded_mcmc.datasets import load_digits, load_npz, synthetic_watch_matrix
@@ -62,14 +62,15 @@ def build_model(config: Config, context: Context, mesh: Mesh) -> Model:
     """Reads the data, makes sure that all hosts read the same, and places them.
 
     Raises:
-        ConfigError: the data are not of the form that the model needs, or differ between hosts.
+        ConfigError: the data are not of the form that the model needs.
+        InputMismatchError: they differ between hosts.
     """
     if config.model == "matrix-factorization":
         matrix = synthetic_watch_matrix(config.num_users, config.num_movies, config.rank)
-        digest = _check_same_data(context, matrix._asdict())
+        digest = _agreed_digest(context, matrix._asdict())
         return dataclasses.replace(matrix_factorization_model(matrix, config.rank, mesh), data_sha256=digest)
     images = load_digits() if config.data is None else load_npz(config.data)
-    digest = _check_same_data(context, {name: np.asarray(array) for name, array in images._asdict().items()})
+    digest = _agreed_digest(context, {name: np.asarray(array) for name, array in images._asdict().items()})
     return dataclasses.replace(logistic_model(images, mesh, config.num_examples), data_sha256=digest)
 
 
@@ -117,10 +118,8 @@ def compile_program(program: Program, context: Context) -> Compiled:
     )
 
 
-def _check_same_data(context: Context, arrays: Mapping[str, np.ndarray]) -> str:
+def _agreed_digest(context: Context, arrays: Mapping[str, np.ndarray]) -> str:
     """Their digest, which all ranks must have."""
-    digests = context.exchange.all_gather("data digest", digest_arrays(arrays))
-    odd = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
-    if odd:
-        raise ConfigError(f"data: rank(s) {', '.join(map(str, odd))} read other data than rank 0; ship one file to all")
-    return digests[0]
+    digest = digest_arrays(arrays)
+    check_same_input("sha256 of the data", digest, exchange=context.exchange, host=context.host)
+    return digest

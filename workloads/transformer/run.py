@@ -5,13 +5,14 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from workloads.agreement.input_data import check_same_input
 from workloads.context import Context
 from workloads.layout import Layout
 from workloads.result import Result, digest_arrays
 from workloads.transformer import outputs
 from workloads.transformer.config import Config
 from workloads.transformer.corpus import write_default
-from workloads.transformer.data import Text, read_text
+from workloads.transformer.data import read_text
 from workloads.transformer.loop import Training, compile_programs, train
 from workloads.transformer.sample import sampler
 from workloads.transformer.train import Trainer
@@ -29,14 +30,15 @@ def run(config: Config, context: Context, resume: bool = False) -> Result:
 
     Raises:
         ConfigError: the text is not UTF-8 or too short, or the config does not fit the devices or the checkpoint.
-        RuntimeError: the hosts have different texts.
+        InputMismatchError: the hosts have different texts.
         ReplicaDivergenceError: copies of parameters, moments or curves differ.
     """
     layout = Layout(num_hosts=context.num_ranks, devices_per_host=jax.local_device_count())
     config.check(layout)
     mesh = context.mesh(config.mesh_axes(layout))
     text = read_text(Path(config.data) if config.data else write_default(context.output), config.context_length)
-    _check_same_text(text, context)
+    # Each rank cuts its own rows of a batch: with another text on one host they would fit nothing.
+    check_same_input("sha256 of the text", text.sha256, exchange=context.exchange, host=context.host)
 
     trainer = Trainer(config=config, mesh=mesh, vocab_size=text.vocab_size, padded_vocab_size=text.padded_vocab_size)
     programs = compile_programs(trainer, text, context)
@@ -82,14 +84,6 @@ def _tokens_per_s(config: Config, training: Training) -> float:
     """Of the steps that this run made; 0 where it was resumed at its end."""
     tokens = (config.steps - training.first_step) * config.batch_size * config.context_length
     return tokens / training.train_s if tokens else 0.0
-
-
-def _check_same_text(text: Text, context: Context) -> None:
-    """Each rank cuts its own rows of a batch: with another text on one host they would fit nothing."""
-    digests = context.exchange.all_gather("text", [context.host, text.sha256])
-    if len({digest for _, digest in digests}) > 1:
-        found = ", ".join(f"{host}: {digest[:12]}" for host, digest in digests)
-        raise RuntimeError(f"the text differs between hosts (sha256 {found}); give every host the same file")
 
 
 def _write(training: Training, sample: str, context: Context) -> None:
