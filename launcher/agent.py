@@ -300,10 +300,6 @@ class Agent:
             return "this rank does not run"
         return await asyncio.to_thread(take_stacks, attempt.process.pid, attempt.log)
 
-    async def knows(self, attempt_id: str) -> bool:
-        """Whether this agent, in this life of it, started that attempt."""
-        return attempt_id in self.attempts
-
     async def launches(self, attempt_id: str) -> dict[str, Any] | None:
         """What the rank has launched, dead or alive; None if that is not known."""
         attempt = self.attempts.get(attempt_id)
