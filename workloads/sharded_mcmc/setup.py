@@ -105,11 +105,10 @@ def compile_program(program: Program, context: Context) -> Compiled:
         state_shardings,
     )
     advance = jax.jit(program.advance, out_shardings=(state_shardings, program.trace_shardings()))
-    trace = jax.eval_shape(program.advance, state, data, key_data, zero, zero)[1]
     advance_program, advance_s = context.compile("advance", advance, state, data, key_data, zero, zero)
     return Compiled(
         state=state,
-        stats={name: leaf.dtype for name, leaf in trace["stats"].items()},
+        stats={name: leaf.dtype for name, leaf in advance_program.out_info[1]["stats"].items()},
         data=data,
         key_data=key_data,
         init_program=CompiledOnUse(context, "init", jax.jit(program.init, out_shardings=state_shardings)),
