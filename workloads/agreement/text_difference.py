@@ -39,8 +39,9 @@ def first_difference(exchange: Exchange, text: str, pair: tuple[int, int]) -> Di
             equal = middle
         else:
             differing = middle
-    shown = exchange.all_gather("line", _line_at(text, equal))
-    return Difference(line=text.count("\n", 0, equal) + 1, lines=(shown[one], shown[other]))
+    # The number too: another rank's text may have other lines before, or none.
+    shown = exchange.all_gather("line", [text.count("\n", 0, equal) + 1, _line_at(text, equal)])
+    return Difference(line=shown[one][0], lines=(shown[one][1], shown[other][1]))
 
 
 def _line_at(text: str, position: int) -> str:
