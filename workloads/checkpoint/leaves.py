@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from workloads.integrity.check import distinct_hosts
 from workloads.integrity.fingerprint import fingerprint_blocks, fingerprint_host
 from workloads.integrity.plan import bounds_of
 from workloads.integrity.verdict import Block
@@ -75,17 +76,18 @@ def finish_fingerprints(started: Mapping[str, Any]) -> Parts:
     return parts
 
 
-def join_blocks(parts: Mapping[str, Parts], leaves: Mapping[str, Leaf]) -> dict[str, list[Block]]:
+def join_blocks(hosts: Sequence[str], parts: Sequence[Parts], leaves: Mapping[str, Leaf]) -> dict[str, list[Block]]:
     """All ranks' parts as the blocks of each leaf, with every copy in the whole job.
 
     Args:
-        parts: by host.
+        hosts, parts: of each rank.
         leaves: descriptions of them.
     """
+    by_host = dict(zip(distinct_hosts(hosts), parts, strict=True))
     joined = {}
     for name, leaf in leaves.items():
         copies: dict[str, dict[str, str]] = {}
-        for host, part in parts.items():
+        for host, part in by_host.items():
             for index, found in part[name].items():
                 held = {f"{host}/{device}": digest for digest, devices in found.items() for device in devices}
                 copies.setdefault(index, {}).update(held)

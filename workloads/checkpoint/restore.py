@@ -23,7 +23,6 @@ from workloads.checkpoint.saver import make_handler
 from workloads.context import Context
 from workloads.durable import as_path
 from workloads.errors import StorageError
-from workloads.integrity.check import distinct_hosts
 from workloads.integrity.verdict import vote
 from workloads.storage.folders import MANIFEST, STATE, StepFolder
 from workloads.storage.manifest import (
@@ -243,8 +242,7 @@ def _verify(context: Context, manifest: Manifest, found: PyTree) -> str:
     """Why the bits are not those that were saved, or ''; every rank has verified what it holds."""
     parts = finish_fingerprints(start_fingerprints(named_leaves(found)))
     heard = context.exchange.all_gather("checkpoint fingerprints", [context.host, parts])
-    hosts = distinct_hosts([host for host, _ in heard])
-    blocks = join_blocks({host: said for host, (_, said) in zip(hosts, heard, strict=True)}, manifest.leaves)
+    blocks = join_blocks([host for host, _ in heard], [said for _, said in heard], manifest.leaves)
     fingerprints = {name: add_up(of_leaf) for name, of_leaf in blocks.items()}
     torn = [str(divergence) for of_leaf in blocks.values() for block in of_leaf if (divergence := vote(block))]
     try:

@@ -26,7 +26,6 @@ from workloads.checkpoint.leaves import (
 from workloads.durable import as_path
 from workloads.errors import FencedError
 from workloads.exchange import Exchange
-from workloads.integrity.check import distinct_hosts
 from workloads.integrity.verdict import Verdict, judge
 from workloads.storage.folders import STATE
 from workloads.storage.manifest import Manifest
@@ -295,8 +294,7 @@ def make_handler() -> ocp.StandardCheckpointHandler:
 
 def _compare(save: _Save, heard: Sequence[dict[str, Any]]) -> tuple[Verdict, dict[str, str]]:
     """The vote over the copies that were to be saved, the same on all ranks; and the fingerprint of each leaf."""
-    hosts = distinct_hosts([said["host"] for said in heard])
-    blocks = join_blocks({host: said["parts"] for host, said in zip(hosts, heard, strict=True)}, save.leaves)
+    blocks = join_blocks([said["host"] for said in heard], [said["parts"] for said in heard], save.leaves)
     verdict = judge(
         [block for of_leaf in blocks.values() for block in of_leaf],
         step=save.step,

@@ -216,7 +216,7 @@ def _signature(value: Any) -> tuple[Any, ...]:
     return type(value), np.shape(value), getattr(value, "dtype", None)
 
 
-def distinct_hosts(hosts: list[str]) -> list[str]:
+def distinct_hosts(hosts: Sequence[str]) -> Sequence[str]:
     """Names that tell the ranks apart: two copies must never count as one because their hosts are namesakes."""
     return hosts if len(set(hosts)) == len(hosts) else [f"{host} (rank {rank})" for rank, host in enumerate(hosts)]
 
