@@ -8,6 +8,7 @@ from fault_evidence import Evidence
 
 Check = Callable[[Injection, str, Evidence], list[str]]
 WRONG_PRECISION = "bfloat16"  # what `other-env` makes of the default, "highest"
+MORE = re.compile(r"\n  and \d+ more$", re.MULTILINE)  # below the leaves that are shown
 HOLDER = re.compile(r"([\w-]+)/(memory|cpu:\d+)")
 
 
@@ -77,7 +78,7 @@ def _flipped_there(injection: Injection, told: str, evidence: Evidence) -> list[
     flipped = evidence.of("flipped")[0]
     step = evidence.of("injected")[0]["step"]
     exact = re.search(rf"replicas differ at step {step}\b", told) is not None
-    blocks = re.split(r"\n  (?=\S)", told.partition("leaves:")[2])[1:]
+    blocks = re.split(r"\n  (?=\S)", MORE.sub("", told.partition("leaves:")[2]))[1:]
     mine = [
         block for block in blocks if _leaf(block).endswith(f"/{flipped['leaf']}") or _leaf(block) == flipped["leaf"]
     ]

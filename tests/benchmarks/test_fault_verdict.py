@@ -197,6 +197,17 @@ def test_a_flipped_bit_is_named_with_leaf_element_bit_and_device(was: str, now: 
     assert look(injection("flip-bit", 3), FLIPPED.replace(was, now), (FLIP,)).problems
 
 
+def test_leaves_that_are_not_shown_name_no_culprit() -> None:
+    later = FLIPPED.replace("differ at step 6", "differ at step 8")
+    told = f"{later}\n  params/tail: 3 x (faults-0/cpu:0, faults-0/cpu:1, faults-1/cpu:131072) against 1 x "
+    right, wrong = (
+        f"{told}({name}); culprit: {name} (majority)" for name in ("faults-1/cpu:131073", "faults-1/cpu:131072")
+    )
+    for more in ("", "\n  and 8 more"):
+        assert look(injection("flip-bit", 3), f"{right}{more}", (FLIP,)).problems == ()
+        assert look(injection("flip-bit", 3), f"{wrong}{more}", (FLIP,)).problems
+
+
 def test_with_two_copies_the_culprit_is_unknown_but_the_rest_is_not() -> None:
     text = (
         "rank 0 on host faults-0 raised ReplicaDivergenceError during 'run, step 6 of 40': replicas differ at step 6, "
