@@ -4,7 +4,7 @@ from cluster.farewell import kept_farewell
 from cluster.record import Cluster, cluster_names, running_clusters
 from launcher.errors import FailureError, UserError
 from launcher.job import NAME_RULE, valid_name
-from launcher.job_folder import all_jobs, jobs_folder
+from launcher.job_folder import jobs_folder
 from workloads.layout import Layout
 
 
@@ -67,8 +67,8 @@ def choose_name(given: str | None, workload: str) -> str:
         UserError: it is no name, or taken.
     """
     if given is None:
-        taken = {job.name for job in all_jobs()}
-        return next(name for number in range(1, 10**6) if (name := f"{workload}-{number}") not in taken)
+        names = (f"{workload}-{number}" for number in range(1, 10**6))
+        return next(name for name in names if not (jobs_folder() / name).exists())
     if not valid_name(given):
         raise UserError(f"--name {given!r}: {NAME_RULE}")
     if given in cluster_names():

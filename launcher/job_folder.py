@@ -22,9 +22,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from cluster.record import home, write_json
+from launcher.errors import FailureError
 from launcher.job import InputFile, JobSpec, JobState
 
 FORMAT = 1
+MUST_HAVE = ("name", "cluster", "state", "spec")
 MAX_OPEN = 64  # files of a job that are held open: each rank of each attempt has a log
 
 
@@ -114,8 +116,29 @@ class JobFolder:
         return (self.path / "job.json").exists()
 
     def job(self) -> dict[str, Any]:
-        value: dict[str, Any] = json.loads((self.path / "job.json").read_text())
+        """What `job.json` holds.
+
+        Raises:
+            FailureError: it is damaged.
+        """
+        try:
+            value: dict[str, Any] = json.loads((self.path / "job.json").read_text())
+        except ValueError as error:  # no JSON, or no text at all
+            raise self._damaged(str(error)) from error
         return value
+
+    def damage(self) -> str:
+        """What is wrong with the record, or ''."""
+        try:
+            job = self.job()
+        except FailureError as error:
+            return str(error)
+        lacks = [key for key in MUST_HAVE if key not in job] if isinstance(job, dict) else MUST_HAVE
+        return str(self._damaged(f"it lacks {', '.join(lacks)}")) if lacks else ""
+
+    def _damaged(self, why: str) -> FailureError:
+        remove = f"put it right, or remove the job: `spmd-launch jobs --prune {self.name}`"
+        return FailureError(f"job {self.name!r}: its record {self.path / 'job.json'} is damaged ({why}); {remove}")
 
     def spec(self) -> JobSpec:
         return JobSpec.from_json(self.job()["spec"])
@@ -138,12 +161,19 @@ class JobFolder:
 
 
 def all_jobs() -> list[JobFolder]:
-    """Every job in the state folder, oldest first."""
-    folder = jobs_folder()
-    if not folder.is_dir():
-        return []
-    jobs = [JobFolder(path) for path in folder.iterdir() if (path / "job.json").exists()]
+    """Every job in the state folder, oldest first, but for damaged ones: one of those must not hide the others."""
+    jobs = [job for job in _folders() if not job.damage()]
     return sorted(jobs, key=lambda job: datetime.datetime.fromisoformat(job.job()["spec"]["submitted"]))
+
+
+def damaged_jobs() -> list[str]:
+    """Of each job whose record is damaged, what is wrong with it."""
+    return [damage for job in sorted(_folders(), key=lambda job: job.name) if (damage := job.damage())]
+
+
+def _folders() -> list[JobFolder]:
+    folder = jobs_folder()
+    return [JobFolder(path) for path in folder.iterdir() if (path / "job.json").exists()] if folder.is_dir() else []
 
 
 def unfinished_jobs(cluster: str) -> list[str]:

@@ -5,11 +5,11 @@ import time
 import click
 
 from cluster.record import Cluster, running_clusters
-from launcher.cli.console import next_commands, show_json, table
+from launcher.cli.console import next_commands, say, show_json, table
 from launcher.cli.results import find_job
 from launcher.errors import FailureError, UserError
 from launcher.job import JobState
-from launcher.job_folder import JobFolder, all_jobs
+from launcher.job_folder import JobFolder, all_jobs, damaged_jobs
 from launcher.protocol import Connection
 from launcher.record_copy import refresh
 
@@ -28,6 +28,8 @@ def jobs(names: tuple[str, ...], prune: bool, older_than: float, as_json: bool) 
         return
     for cluster in running_clusters():
         refresh(cluster, only_records=True)
+    for damage in damaged_jobs() if not names else ():
+        say(f"! {damage}")
     listed = [job.job() for job in ([find_job(name) for name in names] or all_jobs())]
     if as_json:
         show_json(
@@ -51,13 +53,14 @@ def jobs(names: tuple[str, ...], prune: bool, older_than: float, as_json: bool) 
 
 
 def _prune(chosen: list[JobFolder], older_than_days: float) -> None:
-    alive = [job.name for job in chosen if not job.state().ended]
+    alive = [job.name for job in chosen if not job.damage() and not job.state().ended]
     if alive:
         raise UserError(f"not ended, so not removed: {', '.join(alive)}; `spmd-launch cancel {alive[0]}` first")
     limit = time.time() - older_than_days * 86400
     old = [job for job in all_jobs() if job.state().ended and (job.path / "job.json").stat().st_mtime < limit]
     for job in chosen or old:
-        _prune_on_head(job)
+        if not job.damage():
+            _prune_on_head(job)
         job.remove()
         click.echo(f"removed {job.name}")
     if not chosen and not old:

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from launcher.choose import choose_name
+from launcher.errors import FailureError, UserError
 from launcher.job import JobState
-from launcher.job_folder import FORMAT, MAX_OPEN, JobFolder, all_jobs, jobs_folder, settle_lost_jobs
+from launcher.job_folder import FORMAT, MAX_OPEN, JobFolder, all_jobs, damaged_jobs, jobs_folder, settle_lost_jobs
 from tests.conftest import job_spec
 
 pytestmark = pytest.mark.usefixtures("state_folder")
@@ -118,3 +120,25 @@ def test_logs_of_many_ranks_do_not_use_up_the_open_files() -> None:
     assert len(os.listdir("/proc/self/fd")) <= before + MAX_OPEN
     folder.close()
     assert {path.read_text() for path in folder.files("logs")} == {"first\nsecond\n"}
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [(b'{"name": "b", "sta', "Unterminated string"), (b"", "Expecting value"), (b"\xff\x00", "decode"),
+     (b"[]", "it lacks name, "), (b'{"name": "b", "state": "RUNNING", "spec": {}}', "it lacks cluster")],
+)  # fmt: skip
+def test_a_damaged_record_is_named_and_hides_no_other(content: bytes, why: str) -> None:
+    JobFolder.create(job_spec("a"), "laptop")
+    damaged = JobFolder.create(job_spec("b"), "laptop")
+    (damaged.path / "job.json").write_bytes(content)
+    assert [folder.name for folder in all_jobs()] == ["a"]
+    (told,) = damaged_jobs()
+    assert told.startswith(f"job 'b': its record {damaged.path / 'job.json'} is damaged (") and why in told
+    assert told.endswith("or remove the job: `spmd-launch jobs --prune b`")
+    if "lacks" not in why:
+        with pytest.raises(FailureError) as raised:
+            damaged.state()
+        assert str(raised.value) == told
+    assert choose_name(None, "b") == "b-1"
+    with pytest.raises(UserError, match="there is a job of that name"):
+        choose_name("b", "b")
