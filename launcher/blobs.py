@@ -1,14 +1,16 @@
 """Bytes by their content's digest, on the head: code archives and input files, each stored and shipped once."""
 
+import asyncio
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import ray
 
 from launcher.errors import FailureError
+from launcher.host_wait import while_it_answers
 from launcher.whole_folder import made_whole
 
 
@@ -46,28 +48,38 @@ class BlobStore:
         return self.path(digest).read_bytes()
 
 
-async def ship(store: BlobStore, agents: Sequence[Any], code_digest: str, files: Sequence[tuple[str, str]]) -> None:
-    """Brings code and files to every host that does not have them.
+async def ship(store: BlobStore, agents: Mapping[str, Any], code_digest: str, files: Sequence[tuple[str, str]]) -> None:
+    """Brings code and files to every host that does not have them, to all at once.
 
     Args:
         store: where the bytes are.
-        agents: Ray handles.
+        agents: Ray handles, by host.
         code_digest: of our packages.
         files: `(sha256, file name)` of each input file.
+
+    Raises:
+        HostError: a host was lost, stands still, or cannot keep them.
     """
     names = dict(files)
     wanted = [code_digest, *names]
-    held = [await agent.has.remote(wanted) for agent in agents]
-    for digest in wanted:
-        lacking = [agent for agent, has in zip(agents, held, strict=True) if digest not in has]
-        if not lacking:
-            continue
-        data = ray.put(store.get(digest))  # once into the object store; each host fetches it from there
-        for agent in lacking:
+    inside: dict[str, ray.ObjectRef] = {}  # the object store: once in there, each host fetches them from it
+
+    async def bring(agent: Any) -> None:
+        held = await agent.has.remote(wanted)
+        for digest in (digest for digest in wanted if digest not in held):
+            if digest not in inside:
+                inside[digest] = ray.put(store.get(digest))
             if digest == code_digest:
-                await agent.put_code.remote(digest, data)
+                await agent.put_code.remote(digest, inside[digest])
             else:
-                await agent.put_file.remote(digest, names[digest], data)
+                await agent.put_file.remote(digest, names[digest], inside[digest])
+
+    bringing = [asyncio.ensure_future(while_it_answers(host, agent, bring(agent))) for host, agent in agents.items()]
+    try:
+        await asyncio.gather(*bringing)
+    finally:
+        for each in bringing:
+            each.cancel()
 
 
 def store_file(folder: Path, name: str, data: bytes) -> None:

@@ -11,12 +11,14 @@ from cluster.host_environment import MAKE_TIMEOUT_S
 from launcher.attempt import EnvironmentMade, RankStatus, RankTask
 from launcher.command import REQUIREMENTS
 from launcher.first_cause import FirstCause
+from launcher.host_wait import while_it_answers
 from launcher.parity import odd_ones
 from launcher.rank_process import Message
 from launcher.recovery import Cause
 
 PHASE = "environment"
 LOOK_PERIOD_S = 1.0
+SAYS_TIMEOUT_S = 3.0
 STOP_TIMEOUT_S = 10.0
 MAX_DIFFERENCES = 10
 Hear = Callable[[int, Message], None]
@@ -36,7 +38,7 @@ async def make_environments(
         hear: receives `(rank, event)` for everything worth recording.
 
     Raises:
-        RayError: a host was lost.
+        HostError: a host was lost, or stands still.
     """
     if REQUIREMENTS not in tasks[0].files:
         return None
@@ -82,12 +84,11 @@ async def _make(agent: Any, task: RankTask, rank: RankStatus, hear: Hear) -> Env
     """Makes one, with the last that uv has said in view."""
     rank.phase = PHASE
     hear(rank.rank, {"type": "phase", "phase": PHASE})
-    asked = asyncio.ensure_future(_answer(agent.make_environment.remote(task)))
+    asked = asyncio.ensure_future(while_it_answers(rank.host, agent, _answer(agent.make_environment.remote(task))))
     try:
         async with asyncio.timeout(MAKE_TIMEOUT_S):
             while not (await asyncio.wait([asked], timeout=LOOK_PERIOD_S))[0]:
-                said = await agent.making_says.remote(task.attempt_id)
-                rank.phase = f"{PHASE}: {said}" if said else PHASE
+                rank.phase = await _says(agent, task)
         made = asked.result()
     except TimeoutError:
         made = EnvironmentMade(error=f"it was not made within {MAKE_TIMEOUT_S:g} s")
@@ -99,6 +100,14 @@ async def _make(agent: Any, task: RankTask, rank: RankStatus, hear: Hear) -> Env
                 await asyncio.wait_for(agent.stop.remote(task.attempt_id), STOP_TIMEOUT_S)
     hear(rank.rank, {"type": "environment", "packages": len(made.versions), "seconds": made.seconds})
     return made
+
+
+async def _says(agent: Any, task: RankTask) -> str:
+    try:
+        said = await asyncio.wait_for(agent.making_says.remote(task.attempt_id), SAYS_TIMEOUT_S)
+    except (RayError, TimeoutError):  # who waits for the environment hears of it
+        return PHASE
+    return f"{PHASE}: {said}" if said else PHASE
 
 
 async def _answer(reference: Any) -> EnvironmentMade:

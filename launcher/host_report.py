@@ -16,6 +16,7 @@ from launcher.errors import FailureError
 from launcher.exposure import RAYLET_PORTS
 from launcher.host_pool import HostPool
 from launcher.host_sockets import HostSockets
+from launcher.host_wait import HostError
 from launcher.lock_requirements import NO_UV
 from launcher.lock_requirements import TIMEOUT_S as LOCK_TIMEOUT_S
 from launcher.parity import gather_facts
@@ -112,10 +113,14 @@ async def inspect(pool: HostPool, blobs: BlobStore, request: Message) -> Message
     async def ask(host: str) -> Message:
         agent = pool.agents[host]
         try:
-            await asyncio.wait_for(ship(blobs, [agent], code, files), LOOK_TIMEOUT_S)
+            await asyncio.wait_for(ship(blobs, {host: agent}, code, files), LOOK_TIMEOUT_S)
             answer: Message = await asyncio.wait_for(agent.inspect.remote(question, code, folder, lock), timeout_s)
         except RayTaskError as error:
             raise FailureError(f"host {host} could not look at the workload: {_in_words(error)}") from error
+        except HostError as error:
+            if not error.lost:
+                raise
+            return {}
         except (RayError, TimeoutError):
             return {}
         return {host: answer}

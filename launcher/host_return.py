@@ -105,7 +105,7 @@ class HostReturn:
         agents = {host: agent for host, agent in pool.agents.items() if host in new or host not in pool.lost}
         try:
             for host in new:
-                await self._bring_code(pool.agents[host])
+                await self._bring_code(host)
             await asyncio.wait_for(_require_alike(cluster, agents), FACTS_TIMEOUT_S)
             await asyncio.wait_for(probe_storage(cluster.spec, agents), FACTS_TIMEOUT_S)
         except (RayError, TimeoutError) as error:
@@ -116,9 +116,11 @@ class HostReturn:
             pool.agents[host].fill_standby.remote()
         return dataclasses.replace(cluster, hosts=tuple(new.get(host.name, host) for host in cluster.hosts))
 
-    async def _bring_code(self, agent: Any) -> None:
+    async def _bring_code(self, host: str) -> None:
         """A machine that is new has an empty disk."""
-        await ship(self._blobs, [agent], await agent.base_code.remote(), [])
+        agent = self._pool.agents[host]
+        code = await asyncio.wait_for(agent.base_code.remote(), FACTS_TIMEOUT_S)
+        await ship(self._blobs, {host: agent}, code, [])
 
 
 async def _require_alike(cluster: Cluster, agents: dict[str, Any]) -> None:

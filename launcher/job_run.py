@@ -20,6 +20,7 @@ from launcher.environments import make_environments
 from launcher.first_cause import FirstCause, first_cause
 from launcher.gang import Gang
 from launcher.host_pool import HostPool
+from launcher.host_wait import HostError
 from launcher.interactive import WORKLOAD
 from launcher.job import JobState
 from launcher.job_moves import JobMoves
@@ -101,7 +102,6 @@ class JobRun:
         if missing := self._missing_secrets():
             self.record.end(JobState.FAILED, missing)
             return
-        files = [(file.sha256, file.name) for file in self.spec.files.values()]
         self._suspects = pool.suspects
         self.moves = moves = JobMoves(self.record, pool, self.sizes)
         ports_lost = 0
@@ -115,8 +115,7 @@ class JobRun:
             self.record.move(JobState.STARTING)
             pause_s = 0.0
             try:
-                await ship(blobs, agents, self.spec.code_digest, files)
-                cause = await self._run_attempt(following, agents, moves)
+                cause = await self._run_attempt(following, agents, moves, blobs)
             except RayError as error:
                 cause = FirstCause(sentence=f"a host was lost before the attempt began: {error}", cause=Cause.PREEMPTED)
             except StorageError as error:
@@ -236,7 +235,9 @@ class JobRun:
         known = {host.name: host for host in self.cluster.hosts}
         return rank_variables([known[host].place for host in hosts], [known[host].address for host in hosts])
 
-    async def _run_attempt(self, hosts: Sequence[str], agents: Sequence[Any], moves: JobMoves) -> FirstCause | None:
+    async def _run_attempt(
+        self, hosts: Sequence[str], agents: Sequence[Any], moves: JobMoves, blobs: BlobStore
+    ) -> FirstCause | None:
         """One attempt; returns why it ended badly, or None: it did not, or the job moves, or only the port was lost."""
         self.record.attempt += 1
         storage = self.record.storage
@@ -258,7 +259,7 @@ class JobRun:
         self.profiles.begin_attempt(attempt_id, agents)
         self.record.begin_attempt(attempt_id, hosts, gang.ranks)
         moves.begin_attempt(gang)
-        running = asyncio.ensure_future(self._make_and_run(gang))
+        running = asyncio.ensure_future(self._equip_and_run(gang, blobs))
         cancelled = asyncio.ensure_future(self.cancelled.wait())
         moved = asyncio.ensure_future(moves.due.wait())
         joined = asyncio.ensure_future(self._when_joined(gang, agents, moves))
@@ -279,9 +280,16 @@ class JobRun:
             agent.fill_standby.remote()
         return cause
 
-    async def _make_and_run(self, gang: Gang) -> FirstCause | None:
-        """Runs the attempt, in an environment of its own if it has one; returns why there is none."""
-        refused = await make_environments(gang.agents, gang.tasks, gang.ranks, self._hear)
+    async def _equip_and_run(self, gang: Gang, blobs: BlobStore) -> FirstCause | None:
+        """Runs the attempt, once its hosts have what it needs; returns why they do not get it."""
+        files = [(file.sha256, file.name) for file in self.spec.files.values()]
+        hosts = {rank.host: agent for rank, agent in zip(gang.ranks, gang.agents, strict=True)}
+        try:
+            await ship(blobs, hosts, self.spec.code_digest, files)
+            refused = await make_environments(gang.agents, gang.tasks, gang.ranks, self._hear)
+        except HostError as error:
+            cause = Cause.PREEMPTED if error.lost else Cause.FAILURE
+            return FirstCause(sentence=f"before the ranks could start, {error}", cause=cause)
         if refused is None:
             await gang.run()
         return refused

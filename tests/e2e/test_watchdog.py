@@ -108,6 +108,26 @@ def test_a_silent_host_is_suspected_then_lost_and_a_short_silence_is_survived(cl
 
 
 @pytest.mark.slow
+def test_a_host_that_stands_still_before_a_job_starts_is_named_and_waited_for(cli: Cli, cluster: str) -> None:
+    status = start(cli, "before")
+    agent = psutil.Process(status["ranks"][1]["pid"]).parents()[1]  # of the template
+    assert "ray::Agent" in " ".join(command_of(agent))
+    cli("cancel", "before")
+    agent.suspend()
+    try:
+        cli("submit", "psum-check", "--name", "not-yet", "--detach")
+        failed = cli.wait_for(lambda: cli.events("not-yet", "attempt-failed"), 60.0)[0]  # at 15 s
+        cli.wait_for(lambda: cli.events("not-yet", "note"), 30.0)
+    finally:
+        agent.resume()
+    named = f"before the ranks could start, host {cluster}-1 was lost: its agent has not answered for 15 s"
+    assert (failed["message"], failed["cause"]) == (named, "preempted")
+    cli.wait_for(lambda: cli.job("not-yet")["state"] in ENDED, 60.0)
+    job = cli.job("not-yet")
+    assert (job["state"], job["attempt"]) == ("SUCCEEDED", 2), job["message"]
+
+
+@pytest.mark.slow
 def test_ranks_that_ended_with_a_stalled_supervisor_count_as_lost(cli: Cli, cluster: str) -> None:
     start(cli, "stalled")
     found = processes_of(cli.record(cluster))

@@ -28,6 +28,9 @@ class Host:
             await self.stopped.wait()
         return self.made or EnvironmentMade(error="stopped")
 
+    async def clock(self) -> float:
+        return 0.0
+
     async def making_says(self, attempt_id: str) -> str:
         return "Downloading jaxlib (80.5MiB)"
 

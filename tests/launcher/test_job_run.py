@@ -65,13 +65,18 @@ class HostAgent(RankAgent):
 
 
 def run(
-    folder: Path, agents: Sequence[Any], before: Sequence[Message] = (), command: Command | None = None
+    folder: Path,
+    agents: Sequence[Any],
+    before: Sequence[Message] = (),
+    command: Command | None = None,
+    cancelled_when: asyncio.Event | None = None,
 ) -> JobRecord:
     """Runs a job to its end.
 
     Args:
         before: what is on record of earlier attempts.
         command: that it runs; None: it runs a workload.
+        cancelled_when: it is cancelled when this is set.
     """
     spec = dataclasses.replace(job_spec(), command=command)
     job_folder = JobFolder.create(spec, "laptop")
@@ -84,12 +89,43 @@ def run(
         job = JobRun(record, _cluster(), Authority.open(folder, "laptop-1"))
         pool = HostPool(dict(zip(HOSTS, (InProcess(agent) for agent in agents), strict=True)))
         pool.take(record.spec.name, HOSTS)
-        await asyncio.wait_for(job.run(HOSTS, pool, BlobStore(folder / "blobs")), 60.0)
+        running = asyncio.ensure_future(job.run(HOSTS, pool, BlobStore(folder / "blobs")))
+        if cancelled_when is not None:
+            await asyncio.wait_for(cancelled_when.wait(), 60.0)
+            job.cancel("cancelled by the test")
+        await asyncio.wait_for(running, 60.0)
         await record.mirrored()
         record.close()
 
     asyncio.run(program())
     return record
+
+
+class HostThatKeepsNothing(HostAgent):
+    """The first so many times that it is asked what it has, it stands still for a while, or fails."""
+
+    def __init__(self, times: int, error: Exception | None = None, stands_s: float = 600.0):
+        super().__init__()
+        self._times = times
+        self._error = error
+        self._stands_s = stands_s
+        self._stands_until = 0.0
+        self.asked = asyncio.Event()
+
+    async def has(self, digests: Sequence[str]) -> Sequence[str]:
+        self._times -= 1
+        self.asked.set()
+        if self._times < 0:
+            return digests
+        if self._error is not None:
+            raise self._error
+        self._stands_until = time.monotonic() + self._stands_s
+        await asyncio.sleep(self._stands_s)
+        return digests
+
+    async def clock(self) -> float:
+        await asyncio.sleep(self._stands_until - time.monotonic())
+        return 0.0
 
 
 def test_results_that_cannot_be_fetched_are_told_as_what_they_are(tmp_path: Path) -> None:
@@ -156,6 +192,34 @@ def test_a_storage_that_goes_on_refusing_ends_the_job(tmp_path: Path, monkeypatc
     record = run(tmp_path, [HostAgent(), HostAgent()])
     assert record.state is JobState.FAILED and str(tmp_path / "storage") in record.message
     assert "the launcher failed" not in record.message and record.attempt == 3
+
+
+def test_a_host_that_stands_still_before_its_rank_can_start_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launcher.host_wait.SILENT_S", 0.3)
+    record = run(tmp_path, [HostAgent(), HostThatKeepsNothing(1, stands_s=1.0)])
+    (note,) = record.notes
+    named = "before the ranks could start, host laptop-1 was lost: its agent has not answered for 0.3 s"
+    assert note.startswith(f"{named}; attempt 2 starts from step 0: no checkpoint")
+    (end,) = [event for event in record.folder.lines("events.jsonl") if event["type"] == "attempt-failed"]
+    assert end["cause"] == "preempted"
+    assert (record.state, record.attempt) == (JobState.SUCCEEDED, 2)
+
+
+def test_a_host_that_cannot_keep_the_code_ends_the_job_at_last(tmp_path: Path) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+    record = run(tmp_path, [HostAgent(), HostThatKeepsNothing(99, full)])
+    assert record.state is JobState.FAILED and record.attempt == 3
+    assert record.message.startswith("before the ranks could start, host laptop-1: OSError: ")
+    assert "No space left on device" in record.message
+
+
+def test_a_job_is_cancelled_while_its_code_is_brought(tmp_path: Path) -> None:
+    host = HostThatKeepsNothing(1)
+    began = time.monotonic()
+    record = run(tmp_path, [HostAgent(), host], cancelled_when=host.asked)
+    assert record.state is JobState.CANCELLED and time.monotonic() - began < 10.0
 
 
 def test_what_a_replay_tells_counts_once_however_often_the_step_is_checked(tmp_path: Path) -> None:
