@@ -92,7 +92,7 @@ class Timeline:
         self._last = dataclasses.replace(before, **{name: said[name] for name in SAID if name in said})
         if self._last.place != before.place:
             self._moved = now_s
-        if self._last.phase == "run" and self._last.step:
+        if self._last.step:  # whatever its phase: a rank that waits for a slow one is seldom found in "run"
             self._own.append((now_s, self._last.step, said["own_s"]))
             while now_s - self._own[0][0] > RATE_WINDOW_S:
                 self._own.popleft()

@@ -53,6 +53,15 @@ def test_seconds_of_its_own_are_per_step_and_need_a_while_to_be_known() -> None:
     assert (rank.own_step_s, rank.own_share) == (0.25, 0.5)
 
 
+def test_a_rank_that_mostly_waits_is_measured_all_the_same() -> None:
+    timeline = Timeline(0, "h0", 0.0)
+    for second in range(1, 13):  # it is found in "run" once, at its last step
+        timeline.hear(float(second), news(phase="run" if second == 12 else "agree", step=second, own_s=0.1 * second))
+    rank = timeline.at(12.0)
+    assert rank.own_step_s is not None
+    assert (round(rank.own_step_s, 6), round(rank.own_share, 6)) == (0.1, 0.1)
+
+
 def test_a_finding_is_told_once_until_its_rank_has_moved() -> None:
     watch = GangWatch(["h0", "h1"])
     for rank in (0, 1):
