@@ -11,7 +11,8 @@ Nothing is retried; a failure is a row of the table and exit code 1.
     --seed N       of steps and places (default 7): another one hits elsewhere
     --slack X      bounds of X times the promised seconds, for a machine that others use too (default 1)
     --part K/N     only the Kth of N parts of the plan (from 1): parts can run side by side, or on different days
-    --json FILE    the record, written after each run; where it is there, what it lacks is run: of this commit and plan
+    --json FILE    the record, written after each run; where it is there, what it lacks is run: of this commit and plan;
+                   the folders of jobs that did not end as specified are kept beside it, with logs and stacks
     --tell FILES   runs nothing; prints the table of such files, which must be of one commit
 """
 
@@ -129,6 +130,9 @@ def work(bench: Bench, injections: Sequence[Numbered], record: Record, file: Pat
             record.runs.append(outcome)
             session.update(end_session(), runs=count + 1)
             record.save(file)
+            job = bench.job_folder(f"run-{number}")
+            if outcome.problems and file is not None and job.exists():
+                shutil.copytree(job, file.with_suffix("") / job.name, dirs_exist_ok=True)
             print(f"{count + 1}/{len(missing)} {injection.workload}: {injection.fault}: "
                   f"{'; '.join(outcome.problems) or 'as specified'} ({time.monotonic() - began:.1f} s)",
                   flush=True)  # fmt: skip
