@@ -16,7 +16,7 @@ from launcher.errors import FailureError
 from launcher.exposure import RAYLET_PORTS
 from launcher.host_pool import HostPool
 from launcher.host_sockets import HostSockets
-from launcher.host_wait import HostError
+from launcher.host_wait import HostError, in_words
 from launcher.lock_requirements import NO_UV
 from launcher.lock_requirements import TIMEOUT_S as LOCK_TIMEOUT_S
 from launcher.parity import gather_facts
@@ -85,15 +85,10 @@ async def _answer_of_all(asked: Awaitable[T]) -> T:
     try:
         return await asyncio.wait_for(asked, FACTS_TIMEOUT_S)
     except RayTaskError as error:
-        raise FailureError(f"a host cannot look at itself: {_in_words(error)}") from error
+        raise FailureError(f"a host cannot look at itself: {in_words(error)}") from error
     except (RayError, TimeoutError) as error:
         why = f"does not answer any more, or not within {FACTS_TIMEOUT_S:g} s ({type(error).__name__})"
         raise FailureError(f"a host that has answered at first {why}; see `spmd-launch status`") from error
-
-
-def _in_words(error: RayTaskError) -> str:
-    """What an agent has raised: its host is not lost."""
-    return f"{type(error.cause).__name__}: {error.cause}"
 
 
 async def inspect(pool: HostPool, blobs: BlobStore, request: Message) -> Message:
@@ -116,7 +111,7 @@ async def inspect(pool: HostPool, blobs: BlobStore, request: Message) -> Message
             await asyncio.wait_for(ship(blobs, {host: agent}, code, files), LOOK_TIMEOUT_S)
             answer: Message = await asyncio.wait_for(agent.inspect.remote(question, code, folder, lock), timeout_s)
         except RayTaskError as error:
-            raise FailureError(f"host {host} could not look at the workload: {_in_words(error)}") from error
+            raise FailureError(f"host {host} could not look at the workload: {in_words(error)}") from error
         except HostError as error:
             if not error.lost:
                 raise
@@ -151,7 +146,7 @@ async def lock(pool: HostPool, request: Message) -> Message:
                 STATE_TIMEOUT_S + LOCK_TIMEOUT_S,
             )
         except RayTaskError as error:
-            raise FailureError(f"host {host} could not resolve it: {_in_words(error)}") from error
+            raise FailureError(f"host {host} could not resolve it: {in_words(error)}") from error
         except (RayError, TimeoutError):
             continue  # that host is lost
         return answer
@@ -177,7 +172,7 @@ async def _execute(pool: HostPool, host: str, words: Sequence[str], timeout_s: f
     try:
         done: Executed = await asyncio.wait_for(asked, timeout_s + STATE_TIMEOUT_S)
     except RayTaskError as error:
-        done = Executed(code=None, error=f"its agent could not run it: {_in_words(error)}")
+        done = Executed(code=None, error=f"its agent could not run it: {in_words(error)}")
     except (RayError, TimeoutError) as error:
         done = Executed(code=None, error=f"its agent does not answer ({type(error).__name__})")
     output = done.output.decode(errors="replace")

@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 from ray.exceptions import RayError, RayTaskError
 
-from launcher.environment import LEASE_S
 from launcher.errors import FailureError
+from launcher.watchdog import Bounds
 
-SILENT_S = LEASE_S + 5.0  # as of a host whose rank runs: a short cut of the network is survived
+SILENT_S = Bounds().host_lost_s  # as of a host whose rank runs: a short cut of the network is survived
 LOOK_PERIOD_S = 1.0
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ async def while_it_answers(host: str, agent: Any, asked: Awaitable[T]) -> T:
         silence.result()
         raise HostError(f"host {host} was lost: its agent has not answered for {SILENT_S:g} s", lost=True)
     except RayTaskError as error:
-        raise HostError(f"host {host}: {type(error.cause).__name__}: {error.cause}", lost=False) from error
+        raise HostError(f"host {host}: {in_words(error)}", lost=False) from error
     except RayError as error:
         raise HostError(f"host {host} was lost ({type(error).__name__})", lost=True) from error
     finally:
@@ -62,3 +62,8 @@ async def _silence(agent: Any, work: asyncio.Future[Any]) -> None:
             with contextlib.suppress(RayError):  # who waits for its work hears of it
                 await asyncio.wait_for(agent.clock.remote(), SILENT_S)
             await asyncio.sleep(LOOK_PERIOD_S)
+
+
+def in_words(error: RayTaskError) -> str:
+    """What an agent has raised: its host is not lost."""
+    return f"{type(error.cause).__name__}: {error.cause}"

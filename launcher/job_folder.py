@@ -13,6 +13,7 @@ plugins/        profiles, for XProf and TensorBoard: `launcher.profiles`
 inputs/         SHA256/NAME: the files that the job was given, so that it can be resumed when its cluster is gone
 """
 
+import contextlib
 import datetime
 import json
 import os
@@ -127,14 +128,24 @@ class JobFolder:
             raise self._damaged(str(error)) from error
         return value
 
+    def whole(self) -> dict[str, Any]:
+        """As `job`.
+
+        Raises:
+            FailureError: it is damaged, or lacks what every record has.
+        """
+        job = self.job()
+        if lacks := [key for key in MUST_HAVE if key not in job] if isinstance(job, dict) else MUST_HAVE:
+            raise self._damaged(f"it lacks {', '.join(lacks)}")
+        return job
+
     def damage(self) -> str:
         """What is wrong with the record, or ''."""
         try:
-            job = self.job()
+            self.whole()
         except FailureError as error:
             return str(error)
-        lacks = [key for key in MUST_HAVE if key not in job] if isinstance(job, dict) else MUST_HAVE
-        return str(self._damaged(f"it lacks {', '.join(lacks)}")) if lacks else ""
+        return ""
 
     def _damaged(self, why: str) -> FailureError:
         remove = f"put it right, or remove the job: `spmd-launch jobs --prune {self.name}`"
@@ -162,8 +173,11 @@ class JobFolder:
 
 def all_jobs() -> list[JobFolder]:
     """Every job in the state folder, oldest first, but for damaged ones: one of those must not hide the others."""
-    jobs = [job for job in _folders() if not job.damage()]
-    return sorted(jobs, key=lambda job: datetime.datetime.fromisoformat(job.job()["spec"]["submitted"]))
+    submitted: dict[JobFolder, datetime.datetime] = {}
+    for job in _folders():
+        with contextlib.suppress(FailureError):
+            submitted[job] = datetime.datetime.fromisoformat(job.whole()["spec"]["submitted"])
+    return sorted(submitted, key=submitted.__getitem__)
 
 
 def damaged_jobs() -> list[str]:
