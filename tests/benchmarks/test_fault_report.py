@@ -78,7 +78,8 @@ def test_what_is_changed_is_another_commit(tmp_path: Path) -> None:
 class NoCluster:
     """Stands for a cluster that is brought up and ended, and runs nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, jobs: Path) -> None:
+        self.jobs = jobs
         self.min_hosts = 2
         self.done: list[str] = []
 
@@ -91,9 +92,12 @@ class NoCluster:
     def record(self) -> dict[str, Any]:
         return {}
 
+    def job_folder(self, name: str) -> Path:
+        return self.jobs / name
+
 
 def test_what_is_on_record_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, bench, ran = tmp_path / "runs.json", NoCluster(), []
+    file, bench, ran = tmp_path / "runs.json", NoCluster(tmp_path), []
 
     def run(bench: Any, number: int, injection: Injection, calm_digest: str, slack: float) -> Outcome:
         ran.append(number)
@@ -112,3 +116,22 @@ def test_what_is_on_record_is_not_run_again(tmp_path: Path, monkeypatch: pytest.
     saved = Record.open(file, "c0ffee", PLAN)
     assert [session["runs"] for session in saved.sessions] == [1, 2]
     assert faults.work(bench, injections, saved, file) == [] and len(bench.done) == 8
+
+
+def test_the_folder_of_a_job_not_as_specified_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, bench = tmp_path / "kept" / "runs.json", NoCluster(tmp_path / "jobs")
+    file.parent.mkdir()
+
+    def run(bench: NoCluster, number: int, injection: Injection, calm_digest: str, slack: float) -> Outcome:
+        stacks = bench.job_folder(f"run-{number}") / "logs" / "stacks.txt"
+        stacks.parent.mkdir(parents=True)
+        stacks.write_text("in gloo")
+        return outcome(number, problems=("it hung",) if number == 2 else ())
+
+    monkeypatch.setattr(faults, "run_to_an_end", run)
+    monkeypatch.setattr(faults, "calm_digest_of", lambda bench, record, injection: "d")
+    monkeypatch.setattr(faults, "left_of", lambda record: [])
+    kill = next(one for one in plan(1) if one.case.kind == "kill")
+    faults.work(bench, [(1, kill), (2, kill)], Record.open(file, "c0ffee", PLAN), file)
+    assert [kept.name for kept in (tmp_path / "kept" / "runs").iterdir()] == ["run-2"]
+    assert (tmp_path / "kept" / "runs" / "run-2" / "logs" / "stacks.txt").read_text() == "in gloo"
