@@ -23,7 +23,7 @@ from workloads.storage.manifest import MANIFEST
 
 PyTree = Any
 
-SAVE_PATIENCE_S = 5.0  # less than what makes this rank one that stands still
+PATIENCE_S = 5.0  # less than what makes this rank one that stands still
 OOM_SPARE_BYTES = 256 * 2**20
 AGENT, RAYLET, HOLDER = 1, 2, 3  # generations above the template, which is this process's parent
 
@@ -110,9 +110,8 @@ class Injector:
         self._slow_factor = factor
 
     def _drag(self) -> None:
-        """Spends as much time again as the step took, times the factor less one."""
         if self._slow_factor > 1.0:
-            time.sleep((time.monotonic() - self._last) * (self._slow_factor - 1.0))
+            time.sleep(drag_s(time.monotonic() - self._last, self._slow_factor))
         self._last = time.monotonic()
 
     def saved(self, step: int, committed: bool) -> None:
@@ -146,13 +145,22 @@ class Injector:
 
     def _committed_steps(self) -> list[Path]:
         """Those that count, once a save that is under way has come to its end: it would be the newest one."""
-        deadline = time.monotonic() + SAVE_PATIENCE_S
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             steps = sorted(Path(self._storage).glob("step_*"))
             committed = [step for step in steps if (step / MANIFEST).exists()]
             if steps[-1:] == committed[-1:] or time.monotonic() > deadline:
                 return committed
             time.sleep(0.05)
+
+
+def drag_s(step_s: float, factor: float) -> float:
+    """What a slow rank spends besides: as much time again as the step took, times the factor less one.
+
+    A step in which something was compiled or loaded takes seconds once: a rank that slept for many times as long would
+    be one that stands still, which is another fault.
+    """
+    return min(step_s * (factor - 1.0), PATIENCE_S)
 
 
 def _raise(message: str) -> None:

@@ -15,7 +15,8 @@ import pytest
 
 from launcher.faults import parse_fault
 from launcher.rank.flip import flip
-from launcher.rank.inject import Injector
+from launcher.rank.inject import PATIENCE_S, Injector, drag_s
+from launcher.watchdog import Bounds
 from workloads.storage.manifest import MANIFEST
 
 
@@ -82,3 +83,8 @@ def test_a_flipped_bit_is_told_with_its_place_in_the_whole_leaf(array: Any) -> N
     place = {"leaf": "params/w", "device": 0, "index": 4, "element": [1, 1], "bit": 31}
     assert said == [{"type": "flipped", **place}]
     assert np.asarray(state["params"]["w"]).tolist() == [[1, 1, 1], [1, -1, 1]]
+
+
+def test_a_slow_rank_never_sleeps_so_long_that_it_stands_still() -> None:
+    assert drag_s(0.2, 4.0) == pytest.approx(0.6)
+    assert drag_s(3.5, 4.0) == PATIENCE_S < Bounds().stuck_s  # a step in which a program was compiled
