@@ -41,11 +41,11 @@ def _last_known(cluster: Cluster, name: str) -> JobState:
     """How the job stood when its machines were lost, as the storage has it; the record here is then the same.
 
     A record here may be newer or older than the one that the new head starts from, and is copied anew where the storage
-    cannot be reached from here.
+    cannot be reached from here, or has a damaged one.
     """
     folder = JobFolder(jobs_folder() / name)
     found = None
-    with contextlib.suppress(OSError, ImportError):
+    with contextlib.suppress(OSError, ImportError, FailureError):
         found = fetch_record(storage_root(cluster.spec.storage_path), name)
     if found is None:
         for file in LINES:

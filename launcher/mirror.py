@@ -2,9 +2,11 @@
 
 import datetime
 import json
+from typing import Any
 
 from etils import epath
 
+from launcher.errors import FailureError
 from launcher.event_file import EVENT_FILES
 from launcher.job_folder import JobFolder, jobs_folder
 from workloads.durable import as_path, write_whole
@@ -44,13 +46,16 @@ def fetch_record(root: str, name: str) -> JobFolder | None:
     Args:
         root: folder or URL below which each job has its own.
         name: of the job; of several that had it, the one that was submitted last.
+
+    Raises:
+        FailureError: a copy is damaged, and may be that of the last one.
     """
     base = as_path(root)
     copies = [folder / RECORD for folder in base.glob(f"{name}.*")] if base.exists() else []
-    found = {copy: json.loads((copy / "job.json").read_text()) for copy in copies if (copy / "job.json").exists()}
-    if not found:
+    submitted = {copy: _submitted(copy / "job.json", name) for copy in copies if (copy / "job.json").exists()}
+    if not submitted:
         return None
-    source = max(found, key=lambda copy: datetime.datetime.fromisoformat(found[copy]["spec"]["submitted"]))
+    source = max(submitted, key=submitted.__getitem__)
     target = epath.Path(jobs_folder() / name)
     for part in ("logs", "results", "plots"):
         (target / part).mkdir(parents=True, exist_ok=True)
@@ -64,3 +69,14 @@ def fetch_record(root: str, name: str) -> JobFolder | None:
         if (source / line_file).exists():
             (target / line_file).write_text((source / line_file).read_text())
     return JobFolder(jobs_folder() / name)
+
+
+def _submitted(record: epath.Path, name: str) -> datetime.datetime:
+    try:
+        job: dict[str, Any] = json.loads(record.read_text())
+        return datetime.datetime.fromisoformat(job["spec"]["submitted"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise FailureError(
+            f"job {name!r}: the copy of its record in the storage, {record}, is damaged "
+            f"({type(error).__name__}: {error}); put it right, or move the job's folder {record.parent.parent} away"
+        ) from error

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.errors import FailureError
 from launcher.job import InputFile
 from launcher.job_folder import JobFolder, jobs_folder
 from launcher.mirror import fetch_record, mirror_record
@@ -57,3 +58,15 @@ def test_nothing_comes_from_an_empty_storage(tmp_path: Path) -> None:
     half.mkdir(parents=True)
     (half / "events.jsonl").write_text(json.dumps({}))
     assert fetch_record(str(tmp_path / "half"), "job") is None, "a copy counts when its job.json is there"
+
+
+@pytest.mark.parametrize("text", ['{"name": "jo', "[]", '{"spec": {}}', '{"spec": {"submitted": "soon"}}'])
+def test_a_damaged_copy_is_named_and_nothing_is_brought(tmp_path: Path, text: str) -> None:
+    copy = tmp_path / "job.b7" / "record"
+    copy.mkdir(parents=True)
+    (copy / "job.json").write_text(text)
+    with pytest.raises(
+        FailureError, match=r"the copy of its record in the storage, .*job\.b7/record/job\.json, is damaged"
+    ):
+        fetch_record(str(tmp_path), "job")
+    assert not (jobs_folder() / "job").exists()
