@@ -228,8 +228,12 @@ def _place(rank: RankProgress) -> tuple[bool, tuple[int, ...]]:
 
 def _no_progress(rank: RankProgress, stood_s: float) -> str:
     usual = f" (it usually reports every {rank.usual_s:.2g} s)" if rank.usual_s is not None else ""
-    stopped = "; its process is stopped (state T), as by SIGSTOP" if rank.state == "T" else ""
-    return f"made no progress for {stood_s:.0f} s{usual} in {_where(rank)}{stopped}"
+    silence = ""
+    if rank.state == "T":
+        silence = "; its process is stopped (state T), as by SIGSTOP"
+    elif rank.silent_s >= ANSWERS_S:  # it speaks twice a second as long as its threads can run
+        silence = f"; it has said nothing for {_silence(rank)}"
+    return f"made no progress for {stood_s:.0f} s{usual} in {_where(rank)}{silence}"
 
 
 def _waiting(ahead: Sequence[RankProgress], behind: RankProgress) -> str:

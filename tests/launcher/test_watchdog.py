@@ -131,6 +131,12 @@ def test_a_stuck_rank_is_told_with_what_the_others_wait_for() -> None:
     )
 
 
+def test_a_stuck_rank_whose_threads_do_not_run_either_is_told_as_such() -> None:
+    (text,) = texts(WAITS, BEHIND | {"state": "S", "silent_s": 9.6})
+    why = "its process sleeps (state S) in C++ code that holds Python's lock"
+    assert f"launch 20; it has said nothing for 10 s: {why}; rank 0 waits in" in text
+
+
 def test_equal_waits_are_one_clause() -> None:
     (text,) = texts(BEHIND, WAITS, WAITS, {"done": True})
     assert text.endswith("; ranks 1, 2 wait in 'run', step 20 of 100, launch 21; rank 3 is done")
