@@ -103,12 +103,14 @@ def bytes_by_device(arrays: Sequence[jax.Array]) -> dict[jax.Device, int]:
     """Each buffer once: looking at an array's shards makes further arrays of the same buffers.
 
     What was deleted since it was listed is not counted: a checkpoint that has failed leaves copies to its own thread.
+    Each is waited for first: asked for the address of one that is not ready, JAX waits with Python's lock held, and a
+    rank that waits for another would be silent, and deaf to its lease.
     """
     seen: set[tuple[jax.Device, int]] = set()
     total: dict[jax.Device, int] = {}
     for array in arrays:
         with contextlib.suppress(RuntimeError):
-            for shard in array.addressable_shards:
+            for shard in array.block_until_ready().addressable_shards:
                 buffer = (shard.device, shard.data.unsafe_buffer_pointer())
                 if buffer not in seen:
                     seen.add(buffer)
