@@ -46,6 +46,10 @@ class HostPool:
         whole = [unit for unit in self.units if (self.lost | self.leaving.keys()).isdisjoint(unit)]
         return sorted(whole, key=lambda unit: not self.suspects.keys().isdisjoint(unit))
 
+    def num_alive(self) -> int:
+        """Hosts that are not lost, with all of their unit, whoever holds them."""
+        return sum(len(unit) for unit in self.units if self.lost.isdisjoint(unit))
+
     def with_units(self, hosts: Iterable[str]) -> tuple[str, ...]:
         """These hosts and those that cannot be used without them."""
         named = set(hosts)

@@ -12,6 +12,20 @@ class Waiting:
     num_hosts: int
 
 
+def num_hosts_to_ask(sizes: Sequence[int], num_alive: int) -> int:
+    """How many hosts a queued job asks for.
+
+    Args:
+        sizes: numbers of hosts that it may run on, the one that it wants first.
+        num_alive: hosts that are not lost, whoever holds them.
+
+    Returns:
+        What it wants; where that is more than are alive, the most that it may run on: as when a host is lost while it
+        runs. Where it needs more, what it wants: it waits.
+    """
+    return max((size for size in sizes if size <= num_alive), default=sizes[0])
+
+
 def next_to_start(
     queue: Sequence[Waiting], units: Sequence[tuple[str, ...]], held: Mapping[str, str]
 ) -> tuple[str, list[str]] | None:

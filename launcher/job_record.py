@@ -51,6 +51,16 @@ class JobRecord:
         self._stale = False  # the copy in the storage
         self._curves: EventFile | None = None  # of this attempt, once rank 0 has reported a metric
 
+    def adopt(self, state: JobState) -> None:
+        """Goes on in that state with the record of a supervisor that has ended; its notes have been read."""
+        for event in self.folder.lines("events.jsonl"):
+            if event["type"] in ("resumed-by-hand", "cluster-lost"):
+                self.notes.clear()
+            elif event["type"] == "note":
+                self.notes.append(event["message"])
+        self.event("adopted", state=state)
+        self.state = state
+
     def snapshot(self) -> dict[str, Any]:
         """The job as `status JOB --json` gives it."""
         return self._told() | {"hosts": list(self.hosts), "ranks": [_rank(rank) for rank in self.ranks]}

@@ -27,9 +27,10 @@ from launcher.interactive import WORKLOAD
 from launcher.interactive_talk import GangTalk
 from launcher.job import JobSpec, JobState
 from launcher.job_folder import JobFolder, all_jobs, jobs_folder, settle_lost_jobs
-from launcher.job_queue import Waiting, next_to_start
+from launcher.job_queue import Waiting, next_to_start, num_hosts_to_ask
 from launcher.job_record import JobRecord
 from launcher.job_run import JobRun
+from launcher.job_sizes import job_sizes
 from launcher.mirror import fetch_record
 from launcher.notice_watch import follow_notices
 from launcher.notices import Notice
@@ -104,7 +105,8 @@ class Supervisor:
             case "status":
                 answer = await self._status()
             case "job":
-                answer = self._job(request["name"]).record.snapshot()
+                job = self._job(request["name"])
+                answer = job.record.snapshot() | {"waits_for": self._holders(job)}
             case "stacks":
                 answer = await self._stacks(request["name"])
             case "profile":
@@ -195,9 +197,7 @@ class Supervisor:
         missing = self.blobs.missing([spec.code_digest, *(file.sha256 for file in spec.files.values())])
         if missing:
             return {"missing": missing}
-        decision = next_to_start(
-            [*self._waiting(), Waiting(spec.name, spec.num_hosts)], self.pool.order(), self.pool.held
-        )
+        decision = next_to_start([*self._waiting(), self._asks(spec)], self.pool.order(), self.pool.held)
         if not wait and (decision is None or decision[0] != spec.name):
             holders = self._describe_holders(spec.name)
             raise UserError(f"no free hosts for job {spec.name!r}: {holders}; leave out --no-wait to queue")
@@ -271,11 +271,10 @@ class Supervisor:
     def _adopt(self, folder: JobFolder, record: Message) -> None:
         state = JobState(record["state"])
         job = self._add(folder.spec(), folder)
-        job.record.event("adopted", state=state)
+        job.record.adopt(state)
         if state is JobState.QUEUED and job.spec.workload != WORKLOAD:
             return
         self.queue.remove(job.spec.name)
-        job.record.state = state
         if job.spec.workload == WORKLOAD:
             job.record.end(JobState.FAILED, "the supervisor was ended, and with it the connection to its client")
         else:
@@ -294,8 +293,9 @@ class Supervisor:
             for job in self.jobs.values():
                 if job.moves is not None:
                     job.moves.look()
-            if self.pool.lost and await self.pool.look_for_lost():
-                self._start_next()
+            if self.pool.lost:
+                await self.pool.look_for_lost()
+                self._start_next()  # one may be back, or the first job can do without those that are lost
 
     def _hear_notice(self, host: str, notice: Notice | None) -> None:
         for job in self.jobs.values():
@@ -305,7 +305,12 @@ class Supervisor:
             self._start_next()
 
     def _waiting(self) -> list[Waiting]:
-        return [Waiting(name, self.jobs[name].spec.num_hosts) for name in self.queue]
+        return [self._asks(self.jobs[name].spec) for name in self.queue]
+
+    def _asks(self, spec: JobSpec) -> Waiting:
+        """A gang gets as many hosts as its program counts on; a job goes on with fewer, where it may, and starts so."""
+        sizes = [spec.num_hosts] if spec.workload == WORKLOAD else job_sizes(spec, self.cluster.spec)
+        return Waiting(spec.name, num_hosts_to_ask(sizes, self.pool.num_alive()))
 
     def _holders(self, job: JobRun) -> dict[str, str]:
         """Who holds the hosts that a queued job waits for: `{host: job}`, '' for a host that is lost."""
@@ -330,7 +335,10 @@ class Supervisor:
                 return
             name, hosts = decision
             self.queue.remove(name)
-            self._start(self.jobs[name], self.pool.in_rank_order(hosts))
+            job, lost = self.jobs[name], ", ".join(sorted(self.pool.lost))
+            if len(hosts) < job.spec.num_hosts:
+                job.record.note(f"starts with {len(hosts)} of {job.spec.num_hosts} hosts: {lost} lost")
+            self._start(job, self.pool.in_rank_order(hosts))
 
     def _start(self, job: JobRun, hosts: list[str], lost: str = "") -> None:
         self.pool.take(job.spec.name, hosts)

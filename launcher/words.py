@@ -1,12 +1,22 @@
 """Numbers and lists as people read them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 def first_of(names: Sequence[str], most: int = 3) -> str:
     """`a, b and 3 more`."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def waits_for(holders: Mapping[str, str]) -> str:
+    """`waits for hosts (a by job-1, b is lost)`.
+
+    Args:
+        holders: `{host: job that holds it}`, '' for one that is lost.
+    """
+    held = ", ".join(f"{host} by {job}" if job else f"{host} is lost" for host, job in holders.items())
+    return f"waits for hosts ({held})" if held else "waits for hosts"
 
 
 def number_of_bytes(count: float) -> str:

@@ -9,6 +9,7 @@ import click
 from cluster.record import Cluster
 from launcher.cli.console import is_terminal, seconds
 from launcher.snapshots import ENDED, Snapshot, snapshots
+from launcher.words import waits_for
 
 PLAIN_PERIOD_S = 5.0
 RATE_WINDOW_S = 10.0
@@ -83,9 +84,7 @@ class LiveLine:
         if snapshot.get("silent_s", 0.0) > SILENT_S:
             parts.append(f"no contact with the head for {seconds(snapshot['silent_s'])}; the job needs none with us")
         elif state == "QUEUED":
-            holders = snapshot.get("waits_for", {}).items()
-            held = ", ".join(f"{host} by {job}" if job else f"{host} is lost" for host, job in holders)
-            parts.append(f"waits for hosts ({held})" if held else "waits for hosts")
+            parts.append(waits_for(snapshot.get("waits_for", {})))
         elif state in ("STARTING", "RUNNING", "RECOVERING"):
             parts += self._progress(snapshot["ranks"])
         else:

@@ -19,6 +19,7 @@ from launcher.lost_head import describe_health, describe_troubles
 from launcher.protocol import Connection
 from launcher.up_lock import is_held
 from launcher.went_down import went_down
+from launcher.words import waits_for
 
 PERIOD_S = 1.0
 
@@ -172,6 +173,8 @@ def _show_job(name: str, as_json: bool) -> bool:
         click.echo(f"job {job['name']}: {job['state']}, attempt {job['attempt']}, {job['workload']}")
         if job["message"]:
             click.echo(f"  {job['message']}")
+        if job["state"] == "QUEUED" and "waits_for" in job:
+            click.echo(f"  {waits_for(job['waits_for'])}")
         rows = [
             [f"{r['rank']}", r["host"], f"{r['pid']}", r["phase"], f"{r['step']}/{r['total']}"] for r in job["ranks"]
         ]

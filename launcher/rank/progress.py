@@ -6,6 +6,7 @@ holds Python's lock or the process is stopped, and that silence is told as such 
 
 import collections
 import dataclasses
+import gc
 import statistics
 import sys
 import threading
@@ -139,9 +140,27 @@ def own_seconds(elapsed_s: float, cpu_s: float, *, waits: bool) -> float:
 
 def _main_thread_waits() -> bool:
     """Whether the innermost Python frame of the main thread is JAX's, or that of messages between ranks."""
-    frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
+    frame = _main_frame()
     jax, exchange = (getattr(sys.modules.get(name), "__file__", None) for name in ("jax", "workloads.exchange"))
     if frame is None or jax is None:
         return False
     file = frame.f_code.co_filename
     return file == exchange or file.startswith(str(Path(jax).parent))
+
+
+def _main_frame() -> FrameType | None:
+    """Where the main thread is, looked up while nothing is collected.
+
+    Before Python 3.12 `sys._current_frames` allocates with the lock on the list of threads held, which may begin a
+    collection; JAX has a callback in those, in which another thread may take over. If that one waits for the same lock,
+    as each thread that begins or ends does, with Python's own in its hands, no Python code ever runs again (CPython's
+    gh-106883). It was seen with the threads of a checkpoint. Since 3.12 collections begin between instructions.
+    """
+    collects = sys.version_info < (3, 12) and gc.isenabled()
+    if collects:
+        gc.disable()
+    try:
+        return sys._current_frames().get(threading.main_thread().ident or 0)
+    finally:
+        if collects:
+            gc.enable()

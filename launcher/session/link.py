@@ -13,6 +13,7 @@ from launcher.sending import ask_on
 from launcher.session.errors import GangEndedError
 from launcher.submission import Prepared
 from launcher.user_lines import UserLines
+from launcher.words import waits_for
 
 HANG_UP_S = 5.0
 
@@ -51,8 +52,7 @@ class Link:
             self._connection.close()
             raise
         if holders := answer["waits_for"]:
-            held = ", ".join(f"{host} by {job}" if job else f"{host} is lost" for host, job in holders.items())
-            print(f"gang {prepared.spec.name} waits for hosts ({held})", file=sys.stderr, flush=True)
+            print(f"gang {prepared.spec.name} {waits_for(holders)}", file=sys.stderr, flush=True)
         self._hearing = threading.Thread(target=self._hear, name=f"gang {prepared.spec.name}", daemon=True)
         self._hearing.start()
         try:

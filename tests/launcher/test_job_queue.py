@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.job_queue import Waiting, next_to_start
+from launcher.job_queue import Waiting, next_to_start, num_hosts_to_ask
 
 HOSTS = ["h0", "h1", "h2", "h3"]
 EACH = [(host,) for host in HOSTS]
@@ -59,3 +59,21 @@ def test_every_job_gets_its_turn_in_order() -> None:
         started.append(name)
         queue.pop(0)
     assert started == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "num_alive", "asks"),
+    [
+        ([3], 3, 3),
+        ([3, 1, 2], 3, 3),
+        ([3, 1, 2], 5, 3),  # spares
+        ([3, 1, 2], 2, 2),  # a host is lost, and it may do with two
+        ([3, 1], 2, 1),  # its batch does not fit two
+        ([3, 2], 1, 3),  # it waits
+        ([3], 2, 3),
+    ],
+)
+def test_a_job_asks_for_no_more_than_are_alive_where_it_may_do_with_fewer(
+    sizes: list[int], num_alive: int, asks: int
+) -> None:
+    assert num_hosts_to_ask(sizes, num_alive) == asks

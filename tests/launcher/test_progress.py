@@ -133,3 +133,35 @@ def test_it_falls_silent_while_cpp_holds_pythons_lock(start: Start) -> None:
     time.sleep(5.0)
     process.kill()
     assert len(process.stdout.readlines()) <= 3, "of 10: none on a quiet machine"
+
+
+# A callback of collections as JAX has one, which lets other threads take over; and threads that begin and end.
+COLLECTS = """
+import gc, sys, threading, time
+from launcher.rank.progress import _main_thread_waits
+sys.setswitchinterval(1e-5)
+gc.set_threshold(1)
+def collected(*_):
+    for _ in range(2000):
+        pass
+gc.callbacks.append(collected)
+until = time.monotonic() + 3.0
+def look():
+    while time.monotonic() < until:
+        _main_thread_waits()
+looking = threading.Thread(target=look)
+looking.start()
+while time.monotonic() < until:
+    begun = threading.Thread(target=int)
+    begun.start()
+    begun.join()
+looking.join()
+print("collects:", gc.isenabled())
+"""
+
+
+def test_a_look_at_the_main_thread_does_not_hang_where_something_is_collected_meanwhile() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", COLLECTS], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "collects: True\n"
