@@ -7,6 +7,7 @@ supervisor that Ray has started again goes on with the jobs of the one before it
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -41,6 +42,7 @@ from launcher.storage import is_on_head, storage_for, storage_root
 
 WATCH_PERIOD_S = 0.1
 LOST_PERIOD_S = 2.0
+START_PATIENCE_S = 10.0  # of whoever asks for the stacks of processes that are about to start
 
 
 class Supervisor:
@@ -185,11 +187,14 @@ class Supervisor:
         return {"cluster": self.cluster.to_json()}
 
     async def _stacks(self, name: str) -> Message:
-        gang = self._job(name).gang
-        stacks = await gang.take_stacks() if gang else {}
-        if gang is None or not stacks:
-            raise UserError(f"no process of job {name!r} runs now: it is {self._job(name).record.state}")
-        return {"stacks": [{"rank": k, "host": gang.ranks[k].host, "text": text} for k, text in stacks.items()]}
+        job, asked = self._job(name), time.monotonic()
+        while not (stacks := await job.gang.take_stacks() if job.gang else {}):
+            starts = job.record.state in (JobState.STARTING, JobState.RECOVERING)
+            if not starts or time.monotonic() - asked > START_PATIENCE_S:
+                raise UserError(f"no process of job {name!r} runs now: it is {job.record.state}")
+            await asyncio.sleep(WATCH_PERIOD_S)
+        ranks = job.record.ranks
+        return {"stacks": [{"rank": k, "host": ranks[k].host, "text": text} for k, text in stacks.items()]}
 
     # -- jobs
 

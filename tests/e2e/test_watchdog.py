@@ -72,6 +72,12 @@ def test_stacks_of_a_running_job_show_all_ranks_and_hold_nothing_up(cli: Cli, cl
     cli("cancel", "looked-at")
 
 
+def test_stacks_of_a_job_that_is_about_to_start_are_waited_for(cli: Cli, cluster: str) -> None:
+    cli("submit", "psum-check", "--set", "steps=1000000", "--name", "about-to-start", "--detach")
+    assert f"rank 0 on host {cluster}-0: process " in cli("stacks", "about-to-start")
+    cli("cancel", "about-to-start")
+
+
 def test_stacks_of_what_does_not_run_are_refused_in_words(cli: Cli, cluster: str) -> None:
     cli("submit", "psum-check", "--name", "over")
     assert "has ended (SUCCEEDED), and no stacks of it were taken" in cli("stacks", "over", code=2)
