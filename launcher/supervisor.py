@@ -340,9 +340,9 @@ class Supervisor:
                 return
             name, hosts = decision
             self.queue.remove(name)
-            job, lost = self.jobs[name], ", ".join(sorted(self.pool.lost))
+            job, lost = self.jobs[name], ", ".join(self.pool.with_units(self.pool.lost))
             if len(hosts) < job.spec.num_hosts:
-                job.record.note(f"starts with {len(hosts)} of {job.spec.num_hosts} hosts: {lost} lost")
+                job.record.note(f"starts with {len(hosts)} of {job.spec.num_hosts} hosts, without {lost} (lost)")
             self._start(job, self.pool.in_rank_order(hosts))
 
     def _start(self, job: JobRun, hosts: list[str], lost: str = "") -> None:
