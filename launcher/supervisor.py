@@ -314,8 +314,10 @@ class Supervisor:
 
     def _asks(self, spec: JobSpec) -> Waiting:
         """A gang gets as many hosts as its program counts on; a job goes on with fewer, where it may, and starts so."""
-        sizes = [spec.num_hosts] if spec.workload == WORKLOAD else job_sizes(spec, self.cluster.spec)
-        return Waiting(spec.name, num_hosts_to_ask(sizes, self.pool.num_alive()))
+        num_alive = self.pool.num_alive()
+        if spec.num_hosts <= num_alive or spec.workload == WORKLOAD:  # which sizes fit takes long to tell
+            return Waiting(spec.name, spec.num_hosts)
+        return Waiting(spec.name, num_hosts_to_ask(job_sizes(spec, self.cluster.spec), num_alive))
 
     def _holders(self, job: JobRun) -> dict[str, str]:
         """Who holds the hosts that a queued job waits for: `{host: job}`, '' for a host that is lost."""
