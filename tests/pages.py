@@ -1,13 +1,15 @@
 """Pages of docs/ as programs: blocks are found, written as the files that they name, and run.
 
 A block of ```` ```python ```` is a part of the page's program; ```` ```python fit.py ```` (or yaml) is a file;
-```` ```console ```` has commands after `$`, and what they print, with `...` for what is left out.
+```` ```console ```` has commands after `$`, and what they print, with `...` for what is left out;
+in the README, whose blocks are indented, they are what begins with `$`.
 """
 
 import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 from tests.ranks import ROOT, reserved_port
@@ -18,10 +20,10 @@ INITIALIZE = "import jax, sys\njax.distributed.initialize(sys.argv[1], int(sys.a
 
 
 class Page:
-    """A page of docs/, by its name."""
+    """A page of docs/, or the README, by its name."""
 
     def __init__(self, name: str):
-        self.text = (ROOT / "docs" / name).read_text()
+        self.text = (ROOT / ("" if name == "README.md" else "docs") / name).read_text()
 
     def blocks(self, info: str) -> list[str]:
         """What stands between fences that say exactly `info`."""
@@ -36,7 +38,11 @@ class Page:
 
     def commands(self) -> list[tuple[str, str]]:
         """Each command of the consoles, with what it prints."""
-        parts = [part for block in self.blocks("console") for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
+        indented = [
+            textwrap.dedent(block) for block in re.findall(r"^ {4}\$ .*\n(?: {4}.*\n)*", self.text, re.MULTILINE)
+        ]
+        consoles = self.blocks("console") + indented
+        parts = [part for block in consoles for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
         return [(command, output) for command, _, output in (part.partition("\n") for part in parts)]
 
     def run(self, num_hosts: int, devices: int) -> list[str]:
@@ -79,5 +85,5 @@ def assert_said(expected: str, actual: str) -> None:
 
 
 def _comparable(text: str) -> str:
-    text = re.sub(r"\b[0-9a-f]{64}\b", "DIGEST", re.sub(r"\d+\.\d+ s\b", "SECONDS", text))
+    text = re.sub(r"\b[0-9a-f]{64}\b", "DIGEST", re.sub(r"\d+(\.\d+ s|:\d\d min)\b", "SECONDS", text))
     return " ".join(re.sub(r"from step \d+", "from step N", text).split())
