@@ -1,13 +1,17 @@
 """The hosts of a cluster: their agents, which of them are alive, and which job holds which."""
 
 import asyncio
+import contextlib
+import json
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ray.exceptions import RayError
 
+from cluster.record import write_json
 from launcher.notices import Notice
 
 PING_TIMEOUT_S = 3.0
@@ -16,6 +20,10 @@ PING_PERIOD_S = 0.1
 
 class HostPool:
     """Lives in the supervisor.
+
+    Args:
+        agents, units: see below.
+        memory: file of the cluster in which suspects outlive a supervisor; None: they do not.
 
     Attributes:
         agents: Ray handles by host, in the order of ranks; spares come last.
@@ -29,12 +37,15 @@ class HostPool:
         coming_until: how long the client's word for that is good, by the monotonic clock.
     """
 
-    def __init__(self, agents: Mapping[str, Any], units: Sequence[tuple[str, ...]] | None = None):
+    def __init__(
+        self, agents: Mapping[str, Any], units: Sequence[tuple[str, ...]] | None = None, memory: Path | None = None
+    ):
         self.units = [(host,) for host in agents] if units is None else list(units)
         self.agents = {host: agents[host] for unit in self.units for host in unit}
         self.held: dict[str, str] = {}
         self.lost: set[str] = set()
-        self.suspects: dict[str, str] = {}
+        self._memory = memory
+        self.suspects: dict[str, str] = _remembered(memory) if memory is not None else {}
         self.leaving: dict[str, Notice] = {}
         self.waiting = 0
         self.coming: frozenset[str] = frozenset()
@@ -67,6 +78,14 @@ class HostPool:
 
     def release(self, job: str) -> None:
         self.held = {host: holder for host, holder in self.held.items() if holder != job}
+
+    def suspect(self, hosts: Iterable[str], why: str) -> None:
+        """Remembers these hosts as named by a vote of copies, or a replay."""
+        named = dict.fromkeys(hosts, why)
+        self.suspects |= named
+        if named and self._memory is not None:
+            with contextlib.suppress(OSError):  # a full disk: this supervisor knows it all the same
+                write_json(self._memory, self.suspects)
 
     def set_leaving(self, host: str, notice: Notice | None) -> None:
         """A host's cloud will end it; None: it will not."""
@@ -145,3 +164,11 @@ class HostPool:
                 await asyncio.sleep(PING_PERIOD_S)
             else:
                 return True
+
+
+def _remembered(memory: Path) -> dict[str, str]:
+    """Suspects that an earlier supervisor has written down; a damaged file must not keep the next from starting."""
+    try:
+        return {str(host): str(why) for host, why in json.loads(memory.read_text()).items()}
+    except (OSError, ValueError, AttributeError):
+        return {}

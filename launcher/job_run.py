@@ -74,7 +74,7 @@ class JobRun:
         self.authority = authority
         self.gang: Gang | None = None
         self.profiles = Profiles(record)
-        self._suspects: dict[str, str] = {}  # the cluster's, once the job runs
+        self._pool: HostPool | None = None  # the cluster's, once the job runs
         self.moves: JobMoves | None = None
         self.listener: Callable[[int, Message], None] = lambda rank, event: None  # hears what is recorded of the ranks
         self.cancelled = asyncio.Event()
@@ -102,7 +102,7 @@ class JobRun:
         if missing := self._missing_secrets():
             self.record.end(JobState.FAILED, missing)
             return
-        self._suspects = pool.suspects
+        self._pool = pool
         self.moves = moves = JobMoves(self.record, pool, self.sizes)
         ports_lost = 0
         following: Sequence[str] | None = hosts
@@ -218,7 +218,8 @@ class JobRun:
         return {"suspects": list(finding.suspects), "message": finding.sentence}
 
     def _suspect(self, hosts: Sequence[str], why: str) -> None:
-        self._suspects |= dict.fromkeys(hosts, f"job {self.spec.name}: {why.splitlines()[0]}")
+        if self._pool is not None:
+            self._pool.suspect(hosts, f"job {self.spec.name}: {why.splitlines()[0]}")
 
     def _missing_secrets(self) -> str:
         command = self.spec.command

@@ -61,7 +61,8 @@ class Supervisor:
         self.jobs: dict[str, JobRun] = {}
         self.queue: list[str] = []
         agents = agent_handles(cluster)
-        self.pool = HostPool(agents, rank_units({host.name: host.place for host in cluster.hosts}))
+        units = rank_units({host.name: host.place for host in cluster.hosts})
+        self.pool = HostPool(agents, units, memory=cluster.folder / "suspects.json")
         self.pool.lost = {host for host, agent in agents.items() if isinstance(agent, GoneAgent)}
         self.returning = HostReturn(self.pool, self.blobs)
         self.keeper = None

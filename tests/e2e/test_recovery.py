@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import Cli, assert_nothing_left, cluster_file, processes_of
+from tests.conftest import Cli, assert_nothing_left, cluster_file, command_of, processes_of
 
 pytestmark = pytest.mark.cluster
 
@@ -188,7 +188,17 @@ def test_a_replay_names_the_wrong_one_of_two_copies(cli: Cli, own: str) -> None:
     assert replayed["suspects"] == ["own-1"]
     assert re.match(r"replay from step [05] to 10 tells: the copy of params/embedding\[", replayed["message"])
     assert "(rank 1, host own-1) was wrong" in replayed["message"] and replayed["message"] in out
-    suspects = {host["name"]: host["suspect"] for host in cli.json("status", own)["hosts"]}
-    assert suspects == {"own-0": None, "own-1": f"job two-copies: {replayed['message']}"}
+    suspects = {"own-0": None, "own-1": f"job two-copies: {replayed['message']}"}
+    assert suspects_of(cli, own) == suspects
     assert (cli.job("two-copies")["state"], cli.job("two-copies")["attempt"]) == ("SUCCEEDED", 2)
     assert cli.job("two-copies")["result"]["integrity"]["status"] == "ok"  # of the attempt that gave the result
+    found = processes_of(cli.record(own))
+    (supervisor,) = [process for process in found if "ray::Supervisor" in " ".join(command_of(process))]
+    supervisor.kill()
+    assert cli.wait_for(lambda: suspects_of(cli, own)) == suspects, "the next supervisor knows"
+
+
+def suspects_of(cli: Cli, cluster: str) -> dict[str, str | None]:
+    """Why each host is suspected; empty while no supervisor answers."""
+    hosts = cli.json("status", cluster).get("hosts", [])
+    return {host["name"]: host["suspect"] for host in hosts if "suspect" in host}

@@ -1,6 +1,7 @@
 """Which hosts a job gets, and in which order its ranks are on them."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from ray.exceptions import RayError
@@ -17,6 +18,19 @@ def test_a_suspect_is_given_out_last_and_ranks_keep_the_order_of_hosts() -> None
     assert pool.order() == [("lab-1",), ("lab-2",), ("lab-0",)]
     assert pool.in_rank_order(["lab-2", "lab-0", "lab-1"]) == ["lab-0", "lab-1", "lab-2"]
     assert pool.with_units(["lab-2"]) == ("lab-2",)
+
+
+def test_what_a_vote_has_named_is_remembered_by_the_next_supervisor(tmp_path: Path) -> None:
+    memory, hosts = tmp_path / "suspects.json", dict.fromkeys(["lab-0", "lab-1"])
+    pool = HostPool(hosts, memory=memory)
+    pool.suspect([], "nobody")
+    assert not memory.exists() and pool.suspects == {}
+    pool.suspect(["lab-0"], "job a: copies differ")
+    following = HostPool(hosts, memory=memory)
+    assert following.suspects == {"lab-0": "job a: copies differ"}
+    assert following.order() == [("lab-1",), ("lab-0",)] and following.free().keys() == {"lab-1"}
+    memory.write_text('{"lab-0"')
+    assert HostPool(hosts, memory=memory).suspects == {}
 
 
 class Told:
