@@ -279,6 +279,9 @@ def test_a_storage_that_is_not_the_jobs_is_no_storage_without_checkpoints(contex
     write_fence(context.storage, 2, "second")
     assert checkpoint.resume(dataclasses.replace(later), lambda *_: _state()) is None
 
+    write_fence(context.storage, 1, "first")  # left on this host by an attempt that met the bare folder, too
+    with pytest.raises(StorageError, match=r"another attempt's \(first\) fence.json: it is not this job's storage"):
+        checkpoint.resume(later, lambda *_: _state())
 
 @pytest.mark.parametrize("lost_by", [0, 1])
 def test_a_storage_that_one_host_does_not_reach_ends_the_attempt_on_all(

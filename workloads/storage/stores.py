@@ -13,7 +13,7 @@ from etils import epath
 
 from workloads.durable import as_path
 from workloads.errors import FencedError
-from workloads.fence import FENCE
+from workloads.fence import FENCE, read_fence
 from workloads.storage.commit import begin_step, commit_step
 from workloads.storage.folders import MANIFEST, STATE, StepFolder, find_folders, is_there, remove
 from workloads.storage.manifest import DamageError, Files, Manifest, check_files, list_files, read_manifest
@@ -116,8 +116,10 @@ class SharedStore:
 
     def find(self) -> list[StepFolder]:
         found = find_folders(self._storage)
-        if not found and self._writer.attempt > 1 and not is_there(as_path(self._storage) / FENCE):
-            raise OSError(f"{self._storage} has not the {FENCE} of this job: it is not the storage, or not mounted")
+        me = self._writer
+        if not found and me.attempt > 1 and (fence := read_fence(self._storage)) != (me.attempt, me.attempt_id):
+            has = "no" if fence is None else f"another attempt's ({fence[1]})"
+            raise OSError(f"{self._storage} has {has} {FENCE}: it is not this job's storage, or not mounted")
         return found
 
     def bring(self, folder: StepFolder) -> Manifest:
