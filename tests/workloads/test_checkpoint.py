@@ -14,6 +14,7 @@ import pytest
 
 from tests.ranks import run_ranks
 from workloads import checkpoint
+from workloads.computed_with import computed_with, differences
 from workloads.context import Context
 from workloads.durable import as_path
 from workloads.errors import FencedError, StorageError
@@ -313,6 +314,26 @@ def test_what_may_go_when_a_step_is_committed(
     there: tuple[int, ...], half: tuple[int, ...], saved_step: int, keep: int, gone: list[int]
 ) -> None:
     assert [folder.step for folder in superseded(_folders(*there, half=half), saved_step, keep)] == gone
+
+
+def test_a_step_that_was_computed_elsewhere_is_gone_on_from_with_a_word(
+    context: Context, events: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = {**computed_with(), "jax": "0.9.0", "processor": "Abacus", "not here": "1"}
+    monkeypatch.setitem(vars(sys.modules[checkpoint.Saver.__module__]), "computed_with", lambda: there)
+    checkpoint.save(context, 1, _state(), {})
+    monkeypatch.undo()
+    found = checkpoint.resume(context, lambda *_: _state(), tell_changes=False)
+    here = computed_with()
+    assert found and found.computed_otherwise == differences(there, here)
+    (warning,) = _of_type(events, "warning")
+    assert warning["text"] == (
+        f"goes on from a checkpoint (step 1) that was computed with jax 0.9.0 (now {here['jax']}), processor Abacus "
+        f"(now {here['processor']}): results may differ in their last bits from here on"
+    )
+    checkpoint.save(context, 2, _state(), {})
+    again = checkpoint.resume(context, lambda *_: _state())
+    assert again and again.step == 2 and not again.computed_otherwise and len(_of_type(events, "warning")) == 1
 
 
 # --- a full disk, a fence, a diverged copy

@@ -20,6 +20,7 @@ from workloads.checkpoint.leaves import (
     without_key_type,
 )
 from workloads.checkpoint.saver import make_handler
+from workloads.computed_with import computed_with, differences
 from workloads.context import Context
 from workloads.durable import as_path
 from workloads.errors import StorageError
@@ -54,6 +55,7 @@ class Restored:
         state: as `like` asked.
         metadata: the workload's own.
         changes: parameters, and the seed, that were others then, as `rows=4096 (now 8192)`.
+        computed_otherwise: versions and processors that were, as `jax 0.10.2 (now 0.12.0)`.
     """
 
     step: int
@@ -61,6 +63,7 @@ class Restored:
     state: PyTree
     metadata: dict[str, Any]
     changes: list[str]
+    computed_otherwise: list[str]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,10 +99,17 @@ def resume(context: Context, like: Like, *, tell_changes: bool = True) -> Restor
         if skipped and not found:
             context.emit({"type": "warning", "text": f"starts {why}"})
         if found and found.changes and tell_changes:
-            text = f"goes on from a checkpoint (step {step}) that was made with {', '.join(found.changes)}"
-            context.emit({"type": "warning", "text": text})
-            context.log(text)
+            _warn(context, f"goes on from a checkpoint (step {step}) that was made with {', '.join(found.changes)}")
+        if found and found.computed_otherwise:
+            then = ", ".join(found.computed_otherwise)
+            what = f"goes on from a checkpoint (step {step}) that was computed with {then}"
+            _warn(context, f"{what}: results may differ in their last bits from here on")
     return found
+
+
+def _warn(context: Context, text: str) -> None:
+    context.emit({"type": "warning", "text": text})
+    context.log(text)
 
 
 def restore(context: Context, like: Like, step: int | None = None) -> Restored | None:
@@ -197,10 +207,15 @@ def _try_folder(context: Context, folder: StepFolder, like: Like) -> tuple[Resto
     if why:
         return None, _Problem(why=why, is_damage=True)
     state = jax.tree.map(with_key_type, tree, found)
-    changed = changes(manifest, seed=context.seed, config=context.config)
-    return Restored(
-        step=folder.step, path=str(folder.path), state=state, metadata=manifest.metadata, changes=changed
-    ), None
+    found_step = Restored(
+        step=folder.step,
+        path=str(folder.path),
+        state=state,
+        metadata=manifest.metadata,
+        changes=changes(manifest, seed=context.seed, config=context.config),
+        computed_otherwise=differences(manifest.computed_with, computed_with()),
+    )
+    return found_step, None
 
 
 def _read(context: Context, folder: StepFolder) -> tuple[Manifest | None, _Problem | None]:

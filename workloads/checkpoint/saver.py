@@ -23,6 +23,7 @@ from workloads.checkpoint.leaves import (
     start_fingerprints,
     without_key_type,
 )
+from workloads.computed_with import computed_with
 from workloads.durable import as_path
 from workloads.errors import FencedError
 from workloads.exchange import Exchange
@@ -234,6 +235,7 @@ class Saver:
                 name: dataclasses.replace(leaf, fingerprint=fingerprints[name]) for name, leaf in save.leaves.items()
             },
             files={name: facts for said in heard for name, facts in said["files"].items()},
+            computed_with=computed_with(),
         )
         try:
             assert self._handler is not None

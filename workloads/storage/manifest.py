@@ -60,6 +60,7 @@ class Manifest:
         leaves: `{path: leaf}`.
         files: `{path below the step's folder: {"size": bytes}}`, and "sha256" of those that hold no array data
             (of all, where copies of them are made).
+        computed_with: see `workloads.computed_with`; empty: it is not known.
     """
 
     step: int
@@ -70,6 +71,7 @@ class Manifest:
     metadata: dict[str, Any]
     leaves: dict[str, Leaf]
     files: Files
+    computed_with: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
