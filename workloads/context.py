@@ -237,7 +237,7 @@ class Context:
     @functools.cached_property
     def store(self) -> Store:
         """Where checkpoints are written and read."""
-        writer = Writer(is_first=self.is_first, attempt=self.attempt, attempt_id=self.attempt_id, keep=self.keep)
+        writer = Writer(rank=self.rank, attempt=self.attempt, attempt_id=self.attempt_id, keep=self.keep)
         if self.ask is None:
             return SharedStore(self.storage, writer)
         return HostStore(self.storage, writer, self.ask, self.emit)

@@ -1,7 +1,9 @@
 """Runs on ranks: saves a state, or restores it, on whatever layout the test asks for."""
 
 import dataclasses
+import os
 import resource
+import threading
 from typing import Any, NamedTuple
 
 import jax
@@ -11,10 +13,13 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from workloads import checkpoint
 from workloads.context import Context, Event
+from workloads.durable import as_path
 from workloads.errors import FencedError, ReplicaDivergenceError, StorageError
 from workloads.fence import write_fence
 from workloads.result import digest_arrays
-from workloads.storage.folders import find_folders, remove
+from workloads.storage import stores
+from workloads.storage.folders import find_folders, remove, step_of
+from workloads.storage.stores import Delivered, SharedStore, Writer
 
 
 class Moments(NamedTuple):
@@ -177,6 +182,40 @@ def diverged(context: Context) -> dict[str, Any]:
             "events": [event for event in events if event["type"] == "verdict"],
         }
     return {}
+
+
+class HidesWhatItWrites(SharedStore):
+    """Of rank 1 at step 2: rank 0 does not see its arrays for so long (None: ever), as in an old listing of NFS's."""
+
+    def __init__(self, storage: str, writer: Writer, hidden_s: float | None):
+        super().__init__(storage, writer)
+        self._aside = as_path(storage).parent / "aside"
+        self._hidden_s = hidden_s
+
+    def deliver(self, name: str) -> Delivered:
+        delivered = super().deliver(name)
+        arrays = self.open(name) / "state" / f"ocdbt.process_{self._writer.rank}"
+        if self._writer.rank == 1 and step_of(name) == 2:
+            os.rename(arrays, self._aside)
+            if self._hidden_s is not None:
+                threading.Timer(self._hidden_s, os.rename, (self._aside, arrays)).start()
+        return delivered
+
+
+def saves_what_is_hidden(context: Context, axes: dict[str, int], hidden_s: float | None) -> list[int]:
+    """Saves 1, 2 and 3, where rank 0 may wait for what it does not see for 5 s; returns what has been committed."""
+    stores.LISTING_PATIENCE_S = 5.0 if hidden_s is not None else 0.5
+    writer = Writer(rank=context.rank, attempt=context.attempt, attempt_id=context.attempt_id, keep=3)
+    vars(context)["store"] = HidesWhatItWrites(context.storage, writer, hidden_s)
+    saver = checkpoint.Saver(context)
+    for step in (1, 2, 3):
+        saver.save(step, make(context, axes), {})
+    saver.wait()
+    steps = sorted(folder.step for folder in find_folders(context.storage) if folder.committed)
+    for step in steps:
+        restored = checkpoint.restore(context, lambda *_: make(context, axes), step)
+        assert restored is not None and restored.step == step
+    return steps
 
 
 def forget_after(storage: str, step: int) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from workloads.errors import FencedError, StorageError
 from workloads.fence import write_fence
 from workloads.storage.folders import StepFolder, superseded
 from workloads.storage.manifest import digest_json
+from workloads.storage.stores import Delivered
 
 PROGRAMS = "tests.workloads.checkpoint_programs"
 AXES = {"a": 2, "b": 2}
@@ -277,12 +279,12 @@ def test_a_storage_that_is_not_the_jobs_is_no_storage_without_checkpoints(contex
     later = dataclasses.replace(context, attempt=2, attempt_id="second")
     with pytest.raises(StorageError, match=r"rank 0 on host localhost cannot look for checkpoints \(.* or not mounted"):
         checkpoint.resume(later, lambda *_: _state())
-    write_fence(context.storage, 2, "second")
-    assert checkpoint.resume(dataclasses.replace(later), lambda *_: _state()) is None
-
     write_fence(context.storage, 1, "first")  # left on this host by an attempt that met the bare folder, too
     with pytest.raises(StorageError, match=r"another attempt's \(first\) fence.json: it is not this job's storage"):
         checkpoint.resume(later, lambda *_: _state())
+    write_fence(context.storage, 2, "second")
+    assert checkpoint.resume(dataclasses.replace(later), lambda *_: _state()) is None
+
 
 @pytest.mark.parametrize("lost_by", [0, 1])
 def test_a_storage_that_one_host_does_not_reach_ends_the_attempt_on_all(
@@ -334,6 +336,36 @@ def test_a_step_that_was_computed_elsewhere_is_gone_on_from_with_a_word(
     checkpoint.save(context, 2, _state(), {})
     again = checkpoint.resume(context, lambda *_: _state())
     assert again and again.step == 2 and not again.computed_otherwise and len(_of_type(events, "warning")) == 1
+
+
+# --- a storage in which rank 0 does not see what the others have written
+
+
+@pytest.mark.parametrize(("hidden_s", "steps"), [(1.0, [1, 2, 3]), (None, [1, 3])])
+def test_a_step_counts_only_if_rank_0_sees_what_every_rank_has_written(
+    tmp_path: Path, hidden_s: float | None, steps: list[int]
+) -> None:
+    arguments = {"num_hosts": 2, "devices_per_host": 2, "folder": tmp_path, "axes": AXES, "hidden_s": hidden_s}
+    assert run_ranks(f"{PROGRAMS}:saves_what_is_hidden", **arguments) == [steps, steps]
+    failed = _events(tmp_path, 0, "checkpoint-failed")
+    assert [event["step"] for event in failed] == [2] * (3 - len(steps))
+    for event in failed:
+        assert "state/ocdbt.process_1/" in event["why"] and "is not seen here: the ranks do not share" in event["why"]
+
+
+def test_a_file_that_is_shorter_here_than_where_it_was_written_costs_the_step(
+    context: Context, events: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deliver = context.store.deliver
+
+    def longer(name: str) -> Delivered:
+        files = deliver(name).files
+        return Delivered(files={file: {"size": facts["size"] + 1} for file, facts in files.items()})
+
+    monkeypatch.setattr(context.store, "deliver", longer)
+    assert checkpoint.save(context, 10, _state(), {}) == ""
+    (failed,) = _of_type(events, "checkpoint-failed")
+    assert re.search(r"state/.* has \d+ bytes here, and \d+ for the rank that wrote it", failed["why"])
 
 
 # --- a full disk, a fence, a diverged copy

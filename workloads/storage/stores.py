@@ -4,6 +4,7 @@ With a disk on each host, the head keeps a copy of every file, and a step counts
 reaches the head through its agent, on the descriptor that it has.
 """
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
@@ -15,13 +16,15 @@ from workloads.durable import as_path
 from workloads.errors import FencedError
 from workloads.fence import FENCE, read_fence
 from workloads.storage.commit import begin_step, commit_step
-from workloads.storage.folders import MANIFEST, STATE, StepFolder, find_folders, is_there, remove
-from workloads.storage.manifest import DamageError, Files, Manifest, check_files, list_files, read_manifest
+from workloads.storage.folders import MANIFEST, STATE, StepFolder, files_below, find_folders, is_there, remove
+from workloads.storage.manifest import DamageError, Files, Manifest, check_files, file_facts, list_files, read_manifest
 
 Ask = Callable[[dict[str, Any]], dict[str, Any]]
 Event = dict[str, Any]
 
 _MADE_BY_FIRST = "array_metadatas"  # Orbax's other processes wait until its first one has made this folder
+LISTING_PATIENCE_S = 60.0  # for as long an NFS client may show a folder as it was (`acdirmax`)
+LISTING_PERIOD_S = 0.5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,15 +32,19 @@ class Writer:
     """Who writes.
 
     Attributes:
-        is_first: whether this is rank 0, which begins and commits for all.
+        rank: this process; rank 0 begins and commits for all.
         attempt, attempt_id: as the fence knows them.
         keep: how many of the newest good steps stay.
     """
 
-    is_first: bool
+    rank: int
     attempt: int
     attempt_id: str
     keep: int
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,7 +52,7 @@ class Delivered:
     """What a rank has handed in of a step.
 
     Attributes:
-        files: with their digests; empty where all ranks share the place.
+        files: that it has written; with their digests where they are copied to the head.
         copied_bytes: that went to the head.
     """
 
@@ -98,12 +105,15 @@ class SharedStore:
         return as_path(self._storage) / name
 
     def deliver(self, name: str) -> Delivered:
-        return Delivered()
+        return Delivered(files=_written_by(self._writer.rank, self.open(name)))
 
     def commit(self, name: str, manifest: Manifest, finalize: Callable[[epath.Path], None]) -> list[str]:
         folder = self.open(name)
+        _wait_until_listed(folder, manifest.files)
         finalize(folder / STATE)
-        manifest = dataclasses.replace(manifest, files=list_files(folder))
+        files = list_files(folder)
+        _require_all(manifest.files, files)
+        manifest = dataclasses.replace(manifest, files=files)
         commit_step(self._storage, name, manifest, keep=self._writer.keep)
         return []
 
@@ -194,3 +204,37 @@ class HostStore:
         if error is not None:
             raise {"fenced": FencedError, "damage": DamageError, "storage": OSError}[error["kind"]](error["message"])
         return answer
+
+
+def _written_by(rank: int, folder: epath.Path) -> Files:
+    """What Orbax has written for this rank below a step's folder; a rank without arrays of its own writes nothing."""
+    arrays, described = f"{STATE}/ocdbt.process_{rank}", f"{STATE}/{_MADE_BY_FIRST}/process_{rank}"
+    written: Files = {}
+    with contextlib.suppress(FileNotFoundError):
+        for below, path in files_below(folder / arrays):
+            written[f"{arrays}/{below}"] = file_facts(path, digest=False)
+    with contextlib.suppress(FileNotFoundError):
+        written[described] = file_facts(folder / described, digest=False)
+    return written
+
+
+def _wait_until_listed(folder: epath.Path, written: Files) -> None:
+    """Returns when the folders of all ranks are listed here, or will not be: Orbax joins those that are."""
+    parts = {name.split("/")[1] for name in written}
+    deadline = time.monotonic() + LISTING_PATIENCE_S
+    while not parts.issubset(path.name for path in (folder / STATE).iterdir()) and time.monotonic() < deadline:
+        time.sleep(LISTING_PERIOD_S)
+
+
+def _require_all(written: Files, found: Files) -> None:
+    """Raises OSError where a file that a rank has written is not seen here as it is there."""
+    for name, facts in written.items():
+        if name not in found:
+            raise OSError(
+                f"{name} was written by its rank and is not seen here: the ranks do not share this storage, "
+                "or it shows old folders for long (NFS: `acdirmax`)"
+            )
+        if found[name]["size"] != facts["size"]:
+            raise OSError(
+                f"{name} has {found[name]['size']} bytes here, and {facts['size']} for the rank that wrote it"
+            )
