@@ -49,8 +49,8 @@ class HostCopies:
             case "deliver":
                 return {"bytes": await self._deliver(question["name"], question["files"])}
             case "commit":
-                manifest, keep = question["manifest"], question["keep"]
-                return {"kept": await self._keeper.commit.remote(self._claim, question["name"], manifest, keep)}
+                what = (question["name"], question["manifest"], question["keep"], question["damaged"])
+                return {"kept": await self._keeper.commit.remote(self._claim, *what)}
             case "discard":
                 await self._keeper.discard.remote(self._claim, question["name"])
                 return {}

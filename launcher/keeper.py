@@ -9,6 +9,7 @@ import asyncio
 import collections
 import dataclasses
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +68,12 @@ class Keeper:
         """
         await asyncio.to_thread(_put, claim, path, offset, data, facts)
 
-    async def commit(self, claim: Claim, name: str, manifest: dict[str, Any], keep: int) -> list[str]:
+    async def commit(
+        self, claim: Claim, name: str, manifest: dict[str, Any], keep: int, damaged: Sequence[str] = ()
+    ) -> list[str]:
         """Makes a step count, all of whose files are here; returns the names of the steps that are kept."""
         async with self._turns[claim.storage]:
-            return await asyncio.to_thread(_commit, claim.storage, name, Manifest.from_json(manifest), keep)
+            return await asyncio.to_thread(_commit, claim.storage, name, Manifest.from_json(manifest), keep, damaged)
 
     async def discard(self, claim: Claim, name: str) -> None:
         """Removes a step that came to nothing."""
@@ -131,7 +134,7 @@ def _get(path: Path, offset: int, length: int) -> bytes:
         return file.read(length)
 
 
-def _commit(storage: str, name: str, manifest: Manifest, keep: int) -> list[str]:
+def _commit(storage: str, name: str, manifest: Manifest, keep: int, damaged: Sequence[str]) -> list[str]:
     folder = Path(storage) / name
     check_fence(storage, manifest.attempt, manifest.attempt_id)
     _require_all(folder, manifest.files)
@@ -142,7 +145,7 @@ def _commit(storage: str, name: str, manifest: Manifest, keep: int) -> list[str]
     files = list_files(as_path(str(folder)), known=manifest.files)
     for below in [folder, *(path for path in folder.rglob("*") if path.is_dir())]:
         _sync_names(below)
-    commit_step(storage, name, dataclasses.replace(manifest, files=files), keep=keep)
+    commit_step(storage, name, dataclasses.replace(manifest, files=files), keep=keep, damaged=damaged)
     return [found.path.name for found in find_folders(storage) if found.committed]
 
 

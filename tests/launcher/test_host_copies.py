@@ -54,7 +54,9 @@ class Cluster:
         manifest = Manifest(
             step=step, attempt=1, attempt_id="job.1.x", seed=0, config={}, metadata={}, leaves={}, files=files
         )
-        answer = await hosts[0].answer({"op": "commit", "name": name, "manifest": manifest.to_json(), "keep": 3})
+        answer = await hosts[0].answer(
+            {"op": "commit", "name": name, "manifest": manifest.to_json(), "keep": 3, "damaged": []}
+        )
         assert name in answer["kept"]
         return name
 

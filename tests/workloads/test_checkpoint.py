@@ -20,7 +20,7 @@ from workloads.context import Context
 from workloads.durable import as_path
 from workloads.errors import FencedError, StorageError
 from workloads.fence import write_fence
-from workloads.storage.folders import StepFolder, superseded
+from workloads.storage.folders import StepFolder, find_folders, superseded
 from workloads.storage.manifest import digest_json
 from workloads.storage.stores import Delivered
 
@@ -316,6 +316,18 @@ def test_what_may_go_when_a_step_is_committed(
     there: tuple[int, ...], half: tuple[int, ...], saved_step: int, keep: int, gone: list[int]
 ) -> None:
     assert [folder.step for folder in superseded(_folders(*there, half=half), saved_step, keep)] == gone
+
+
+def test_a_damaged_step_takes_no_place_among_those_that_are_kept(context: Context) -> None:
+    context = dataclasses.replace(context, keep=2)
+    for step in (41, 43):
+        newest = Path(checkpoint.save(context, step, _state(), {}))
+    next(newest.glob("state/_METADATA")).unlink()
+    found = checkpoint.resume(context, lambda *_: _state())
+    assert found and found.step == 41
+    for step, there in ((42, [43, 42, 41]), (60, [60, 42])):  # one that is newer stays: it is saved again, or passed
+        assert checkpoint.save(context, step, _state(), {})
+        assert [folder.step for folder in find_folders(context.storage)] == there
 
 
 def test_a_step_that_was_computed_elsewhere_is_gone_on_from_with_a_word(

@@ -5,9 +5,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.ranks import run_ranks
+from tests.workloads.own_disk_programs import on_own_disk
+from workloads import checkpoint
+from workloads.context import Context
+from workloads.storage.folders import find_folders
 
 PROGRAMS = "tests.workloads.own_disk_programs"
 AXES = {"a": 2, "b": 2}
@@ -89,6 +94,20 @@ def test_a_damaged_copy_is_repaired_and_damage_of_both_falls_back(saved: tuple[s
     assert skipped["step"] == 15 and "is not what was written, on the head" in skipped["why"]
     (repaired,) = [event for event in events(disks, 1, "checkpoint-fetched") if event["damaged"]]
     assert repaired["step"] == 10 and repaired["damaged"] == [str(path.relative_to(local))]
+
+
+def test_a_step_that_is_damaged_on_the_head_takes_no_place_among_those_that_are_kept(tmp_path: Path) -> None:
+    context = on_own_disk(Context.local(tmp_path, keep=2))
+    state = {"w": np.arange(6.0)}
+    for step in (41, 43):
+        checkpoint.save(context, step, state, {})
+    for copy in (tmp_path / "checkpoints", tmp_path / "host-0" / "checkpoints"):
+        (newest,) = copy.glob("step_00000043*")
+        (newest / "state" / "_METADATA").unlink()
+    found = checkpoint.resume(context, lambda *_: state)
+    assert found and found.step == 41
+    assert checkpoint.save(context, 60, state, {})
+    assert [folder.step for folder in find_folders(str(tmp_path / "checkpoints"))] == [60, 41]
 
 
 def test_a_disk_without_room_for_the_checkpoint_does_not_cost_it(disks: Path) -> None:

@@ -149,6 +149,8 @@ def _newest_good(context: Context, like: Like, step: int | None = None) -> tuple
             if problem is None:
                 return found, skipped
             skipped.append(dataclasses.replace(problem, step=folder.step))
+            if problem.is_damage:
+                context.store.distrust(folder)
             if context.is_first:
                 path = str(folder.path)
                 context.emit({"type": "checkpoint-skipped", "step": folder.step, "path": path, "why": problem.why})

@@ -1,5 +1,7 @@
 """How a step begins and how it comes to count, where all of its files are: in a shared place, or on the head."""
 
+from collections.abc import Collection
+
 from workloads.durable import as_path
 from workloads.fence import check_fence
 from workloads.storage.folders import STATE, find_folders, new_name, remove, superseded
@@ -27,7 +29,7 @@ def begin_step(storage: str, step: int, attempt: int, attempt_id: str) -> str:
     return name
 
 
-def commit_step(storage: str, name: str, manifest: Manifest, *, keep: int) -> None:
+def commit_step(storage: str, name: str, manifest: Manifest, *, keep: int, damaged: Collection[str] = ()) -> None:
     """Writes the manifest, last, and only if its attempt is still the newest; then older steps go.
 
     Args:
@@ -35,6 +37,7 @@ def commit_step(storage: str, name: str, manifest: Manifest, *, keep: int) -> No
         name: of the step's folder.
         manifest: complete.
         keep: how many steps stay.
+        damaged: names of older steps that are known to be so, and take no place among those.
 
     Raises:
         FencedError: a newer attempt has begun.
@@ -43,5 +46,5 @@ def commit_step(storage: str, name: str, manifest: Manifest, *, keep: int) -> No
     others = [folder for folder in find_folders(storage) if folder.path.name != name]
     check_fence(storage, manifest.attempt, manifest.attempt_id)
     write_manifest(as_path(storage) / name, manifest)
-    for folder in superseded(others, manifest.step, keep):
+    for folder in superseded(others, manifest.step, keep, damaged):
         remove(folder.path)

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from etils import epath
 
@@ -87,24 +87,23 @@ def latest_step(storage: str) -> int | None:
     return next((folder.step for folder in find_folders(storage) if folder.committed), None)
 
 
-def superseded(found: Sequence[StepFolder], step: int, keep: int) -> list[StepFolder]:
+def superseded(found: Sequence[StepFolder], step: int, keep: int, damaged: Collection[str] = ()) -> list[StepFolder]:
     """What may go now that `step` has been committed.
 
-    Half-written folders; other folders of the same step; and older steps but for the newest `keep` - 1. Newer steps
-    stay: the run that came back to before them comes by them again.
+    Half-written folders; other folders of the same step; and older steps but for the newest `keep` - 1 that are not
+    known to be damaged. Newer steps stay: the run that came back to before them comes by them again.
 
     Args:
         found: what was there before `step` was committed.
         step: the newest good step for certain.
         keep: how many steps stay, at least 1.
+        damaged: names of folders whose steps were found to be so.
     """
-    older = sorted({folder.step for folder in found if folder.committed and folder.step < step}, reverse=True)
+    good = [folder for folder in found if folder.committed and folder.path.name not in damaged]
+    older = sorted({folder.step for folder in good if folder.step < step}, reverse=True)
     kept = set(older[: max(keep, 1) - 1])
-    return [
-        folder
-        for folder in found
-        if not folder.committed or folder.step == step or (folder.step < step and folder.step not in kept)
-    ]
+    stays = [folder for folder in good if folder.step in kept]
+    return [folder for folder in found if not folder.committed or (folder.step <= step and folder not in stays)]
 
 
 def remove(folder: epath.Path) -> None:

@@ -90,6 +90,9 @@ class Store(Protocol):
         Raises DamageError where the step is known not to be good; an OSError tells nothing of the step.
         """
 
+    def distrust(self, folder: StepFolder) -> None:
+        """Every rank: a step was found damaged; it takes no place among those that are kept."""
+
 
 class SharedStore:
     """A folder or URL that all ranks reach; see `Store`."""
@@ -97,6 +100,7 @@ class SharedStore:
     def __init__(self, storage: str, writer: Writer):
         self._storage = storage
         self._writer = writer
+        self._damaged: set[str] = set()
 
     def begin(self, step: int) -> str:
         return begin_step(self._storage, step, self._writer.attempt, self._writer.attempt_id)
@@ -114,7 +118,7 @@ class SharedStore:
         files = list_files(folder)
         _require_all(manifest.files, files)
         manifest = dataclasses.replace(manifest, files=files)
-        commit_step(self._storage, name, manifest, keep=self._writer.keep)
+        commit_step(self._storage, name, manifest, keep=self._writer.keep, damaged=self._damaged)
         return []
 
     def prune(self, kept: Sequence[str]) -> None:
@@ -141,6 +145,9 @@ class SharedStore:
         check_files(folder.path, manifest)
         return manifest
 
+    def distrust(self, folder: StepFolder) -> None:
+        self._damaged.add(folder.path.name)
+
 
 class HostStore:
     """A folder on this host's disk, with copies of all files on the head; see `Store`.
@@ -157,6 +164,7 @@ class HostStore:
         self._writer = writer
         self._ask_agent = ask
         self._emit = emit
+        self._damaged: set[str] = set()
 
     def begin(self, step: int) -> str:
         name: str = self._ask("begin", step=step)["name"]
@@ -171,8 +179,9 @@ class HostStore:
         return Delivered(files=files, copied_bytes=self._ask("deliver", name=name, files=files)["bytes"])
 
     def commit(self, name: str, manifest: Manifest, finalize: Callable[[epath.Path], None]) -> list[str]:
-        kept: list[str] = self._ask("commit", name=name, manifest=manifest.to_json(), keep=self._writer.keep)["kept"]
-        return kept
+        keep, damaged = self._writer.keep, sorted(self._damaged)
+        answer = self._ask("commit", name=name, manifest=manifest.to_json(), keep=keep, damaged=damaged)
+        return list(answer["kept"])
 
     def prune(self, kept: Sequence[str]) -> None:
         for folder in find_folders(str(self._root)):
@@ -197,6 +206,9 @@ class HostStore:
             seconds = time.perf_counter() - started
             self._emit({"type": "checkpoint-fetched", "step": folder.step, **found, "seconds": seconds})
         return read_manifest(folder.path)
+
+    def distrust(self, folder: StepFolder) -> None:
+        self._damaged.add(folder.path.name)
 
     def _ask(self, op: str, **details: Any) -> dict[str, Any]:
         answer = self._ask_agent({"op": op, **details})
