@@ -255,7 +255,7 @@ class JobRun:
         )
         attempt_id = tasks[0].attempt_id
         claim = Claim(storage=storage, attempt=self.record.attempt, attempt_id=attempt_id)
-        await shut_out_older(claim, self.keeper)
+        await shut_out_older(claim, self.keeper, self.record.checkpoint_step)
         gang = self.gang = Gang(hosts, agents, tasks, self.authority, self._hear)
         self.profiles.begin_attempt(attempt_id, agents)
         self.record.begin_attempt(attempt_id, hosts, gang.ranks)

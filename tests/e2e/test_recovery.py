@@ -2,8 +2,10 @@
 
 import json
 import re
+import shutil
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -170,6 +172,25 @@ def test_a_damaged_step_is_told_and_no_longer_promised(cli: Cli, cluster: str) -
     assert "! checkpoint of step 24 is left out: " in out
     assert "attempt 3 restarts from step 16" in out, "at 20 none was committed after it"
     assert [event["step"] for event in cli.events("damaged", "resumed")] == [16, 16]
+
+
+@pytest.mark.slow
+def test_a_storage_that_is_not_mounted_starts_nothing_over(cli: Cli, cluster: str) -> None:
+    small = ("steps=20", "mesh=2x2", "num_layers=1", "width=32", "ff_width=64", "context_length=16", "sample_length=0")
+    job = ("transformer", *(word for text in small for word in ("--set", text)), "--checkpoint-every", "5")
+    cli("submit", *job, "--name", "unmounted", "--max-failures", "0", "--inject", "raise rank=0 step=16", code=1)
+    saved = cli.job("unmounted")["checkpoint_step"]
+    storage = Path(cli.job("unmounted")["storage"])
+    mounted = storage.rename(storage.with_name("mounted-elsewhere"))
+    storage.mkdir()  # what is seen where nothing is mounted
+    out = cli("submit", "--resume", "unmounted", code=1)
+    assert f"the job has saved step {saved} under {storage}, and the head finds no checkpoint there" in out
+    assert (cli.job("unmounted")["state"], cli.job("unmounted")["checkpoint_step"]) == ("FAILED", saved)
+    shutil.rmtree(storage)
+    mounted.rename(storage)
+    cli("submit", "--resume", "unmounted")
+    (resumed,) = cli.events("unmounted", "resumed")
+    assert resumed["step"] >= saved  # one whose commit was not heard of counts too
 
 
 @pytest.mark.slow

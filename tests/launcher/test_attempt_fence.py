@@ -11,16 +11,17 @@ from launcher.attempt_fence import StorageError, shut_out_older
 from launcher.keeper import Claim, Keeper
 from tests.launcher.in_process import InProcess
 from workloads.errors import FencedError
-from workloads.fence import check_fence
+from workloads.fence import check_fence, read_fence
 
 
 def claim(folder: Path) -> Claim:
     return Claim(storage=str(folder / "storage"), attempt=2, attempt_id="job.2.x")
 
 
-def shut_out(folder: Path, keeper: Keeper) -> None:
+def shut_out(folder: Path, keeper: Keeper | None, saved_step: int | None = None) -> None:
     async def program() -> None:
-        await asyncio.wait_for(shut_out_older(claim(folder), InProcess(keeper)), 30.0)
+        handle = InProcess(keeper) if keeper else None
+        await asyncio.wait_for(shut_out_older(claim(folder), handle, saved_step), 30.0)
 
     asyncio.run(program())
 
@@ -29,6 +30,22 @@ def test_the_keeper_writes_what_the_head_keeps(tmp_path: Path) -> None:
     shut_out(tmp_path, Keeper())
     with pytest.raises(FencedError):
         check_fence(claim(tmp_path).storage, 1, "job.1.x")
+
+
+@pytest.mark.parametrize("keeper", [None, Keeper()])
+def test_no_fence_is_put_where_a_saved_checkpoint_is_not_to_be_seen(tmp_path: Path, keeper: Keeper | None) -> None:
+    storage = Path(claim(tmp_path).storage)
+    with pytest.raises(
+        StorageError, match=rf"has saved step 30 under {storage}, and the head finds no checkpoint there"
+    ):
+        shut_out(tmp_path, keeper, saved_step=30)
+    assert not storage.exists(), "what is mounted there later would hide it, and until then it would look like ours"
+    shut_out(tmp_path, keeper)  # no checkpoint is known: the job's folder is made
+    with pytest.raises(StorageError, match="to start over at step 0, submit it anew"):
+        shut_out(tmp_path, keeper, saved_step=30)
+    (storage / "step_00000030.job.1.x.x7f3a9c").mkdir()  # as damaged as a step can be: that is told by the ranks
+    shut_out(tmp_path, keeper, saved_step=30)
+    assert read_fence(str(storage)) == (2, "job.2.x")
 
 
 def test_a_disk_of_the_head_that_fails_is_the_storage(tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ def run(
     before: Sequence[Message] = (),
     command: Command | None = None,
     cancelled_when: asyncio.Event | None = None,
+    saved_step: int | None = None,
 ) -> JobRecord:
     """Runs a job to its end.
 
@@ -77,11 +78,13 @@ def run(
         before: what is on record of earlier attempts.
         command: that it runs; None: it runs a workload.
         cancelled_when: it is cancelled when this is set.
+        saved_step: its newest checkpoint, by its record.
     """
     spec = dataclasses.replace(job_spec(), command=command)
     job_folder = JobFolder.create(spec, "laptop")
     for event in before:
         job_folder.append("events.jsonl", {"at": 0.0, **event})
+    job_folder.write_job(job_folder.job() | {"checkpoint_step": saved_step})
     record = JobRecord(spec, job_folder, str(folder / "storage"))
     record.enqueue()
 
@@ -178,10 +181,10 @@ def test_a_storage_that_refuses_for_a_moment_fails_one_attempt(
     assert (record.state, record.attempt) == (JobState.SUCCEEDED, 2)
     assert time.monotonic() - began >= 0.5
     (note,) = record.notes
-    said = (
-        f"attempt 1 could not begin, as the storage {tmp_path / 'storage'} cannot be written: {type(error).__name__}: "
+    said = f"attempt 1 could not begin, as the storage {tmp_path / 'storage'} cannot be read or written: "
+    assert (
+        note.startswith(said + type(error).__name__) and str(error) in note and "attempt 2 starts from step 0" in note
     )
-    assert note.startswith(said) and str(error) in note and "attempt 2 starts from step 0" in note
     (end,) = [event for event in record.folder.lines("events.jsonl") if event["type"] == "attempt-failed"]
     assert end["cause"] == "failure"
 
@@ -192,6 +195,17 @@ def test_a_storage_that_goes_on_refusing_ends_the_job(tmp_path: Path, monkeypatc
     record = run(tmp_path, [HostAgent(), HostAgent()])
     assert record.state is JobState.FAILED and str(tmp_path / "storage") in record.message
     assert "the launcher failed" not in record.message and record.attempt == 3
+
+
+def test_a_job_whose_checkpoints_are_out_of_sight_starts_nothing_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launcher.job_run.STORAGE_PAUSE_S", 0.0)
+    record = run(tmp_path, [HostAgent(), HostAgent()], saved_step=30)
+    assert record.state is JobState.FAILED and record.checkpoint_step == 30
+    said = f"the job has saved step 30 under {tmp_path / 'storage'}, and the head finds no checkpoint there"
+    assert said in record.message and "submit it anew" in record.message
+    assert not list(record.folder.lines("metrics.jsonl")) and not (tmp_path / "storage" / "fence.json").exists()
 
 
 def test_a_host_that_stands_still_before_its_rank_can_start_is_named(
