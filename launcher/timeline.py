@@ -92,10 +92,7 @@ class Timeline:
         self._last = dataclasses.replace(before, **{name: said[name] for name in SAID if name in said})
         if self._last.place != before.place:
             self._moved = now_s
-        if self._last.step:  # whatever its phase: a rank that waits for a slow one is seldom found in "run"
-            self._own.append((now_s, self._last.step, said["own_s"]))
-            while now_s - self._own[0][0] > RATE_WINDOW_S:
-                self._own.popleft()
+        self._measure(now_s, said["step"], said["own_s"])
 
     def finish(self, *, ended: bool) -> None:
         """The rank has given its result, or its process has ended."""
@@ -126,6 +123,20 @@ class Timeline:
             own_step_s=own_step_s,
             own_share=own_share,
         )
+
+    def _measure(self, now_s: float, step: int, own_s: float) -> None:
+        """Keeps when each step was first seen: those of the window, and `MIN_RATE_STEPS` however long they took.
+
+        Whatever the rank's phase: one that waits for a slow one is seldom found in "run".
+        """
+        own = self._own
+        if not step or (own and step == own[-1][1]):
+            return
+        if own and step < own[-1][1]:  # it counts anew
+            own.clear()
+        own.append((now_s, step, own_s))
+        while now_s - own[0][0] > RATE_WINDOW_S and step - own[1][1] >= MIN_RATE_STEPS:
+            own.popleft()
 
     def _own_rate(self) -> tuple[float | None, float]:
         if not self._own:

@@ -62,6 +62,30 @@ def test_a_rank_that_mostly_waits_is_measured_all_the_same() -> None:
     assert (round(rank.own_step_s, 6), round(rank.own_share, 6)) == (0.1, 0.1)
 
 
+@pytest.mark.parametrize(("step_s", "told_s"), [(0.1, 11.0), (1.0, 11.0), (8.0, 48.0), (20.0, 120.0), (60.0, 360.0)])
+def test_a_slow_rank_is_measured_however_long_its_steps_take(step_s: float, told_s: float) -> None:
+    timeline = Timeline(0, "h0", 0.0)
+    known = []
+    for second in range(1, 1000):
+        step = int(second / step_s)
+        timeline.hear(float(second), news(step=step, own_s=0.3 * step * step_s))
+        rank = timeline.at(float(second))
+        if rank.own_step_s is not None:
+            known.append(second)
+            assert (round(rank.own_step_s, 6), round(rank.own_share, 6)) == (round(0.3 * step_s, 6), 0.3)
+    assert known == list(range(int(told_s), 1000))
+    assert len(timeline._own) <= 40, "what it keeps does not grow with the job"
+
+
+def test_steps_that_are_counted_anew_are_measured_anew() -> None:
+    timeline = Timeline(0, "h0", 0.0)
+    for second in range(1, 1000):
+        timeline.hear(float(second), news(step=second % 500 + 1, own_s=0.3 * second))
+        own_step_s = timeline.at(float(second)).own_step_s
+        assert own_step_s is None or round(own_step_s, 6) == 0.3
+    assert own_step_s is not None and len(timeline._own) <= 40
+
+
 def test_a_finding_is_told_once_until_its_rank_has_moved() -> None:
     watch = GangWatch(["h0", "h1"])
     for rank in (0, 1):
