@@ -27,7 +27,8 @@ class RankProgress:
         program: name of the last one, or "".
         done: it has given its result.
         ended: its process is known to have ended.
-        stood_s: since it was first seen at this place.
+        stood_s: for how long it has been seen at this place and might have moved: not while it waited for a rank
+            behind it, nor, up to a bound, because of an agent that was silent.
         silent_s: since it last said anything to its agent.
         host_silent_s: since its agent last answered.
         state: the kernel's letter for its process.
@@ -80,6 +81,11 @@ class Timeline:
         self._listening = False
         self._own: collections.deque[tuple[float, int, float]] = collections.deque()
 
+    @property
+    def ended(self) -> bool:
+        """Whether the rank's process is known to have ended."""
+        return self._last.ended
+
     def hear(self, now_s: float, news: HostNews) -> None:
         """The agent has answered."""
         self._listening = True
@@ -103,21 +109,28 @@ class Timeline:
         self._answered += seconds
         self._moved += seconds
 
-    def stand_from(self, now_s: float) -> None:
-        """How long the rank stands is counted from then: before, it could not have moved."""
+    def wait_until(self, now_s: float) -> None:
+        """The rank has waited for another one, so how long it stands is counted from now."""
         self._moved = max(self._moved, now_s)
 
     def host_silent_s(self, now_s: float) -> float:
         """Seconds since its agent last answered; 0 before the first answer."""
         return max(0.0, now_s - self._answered) if self._listening else 0.0
 
-    def at(self, now_s: float) -> RankProgress:
-        """Where the rank is now."""
+    def at(self, now_s: float, *, excused_until_s: float = 0.0, most_s: float = 0.0) -> RankProgress:
+        """Where the rank is now.
+
+        Args:
+            now_s: as in every method.
+            excused_until_s: before, it may not have been able to move.
+            most_s: but of the time at one place no more than so much is excused.
+        """
         since_answer = self.host_silent_s(now_s)
         own_step_s, own_share = self._own_rate()
+        excused_s = min(most_s, max(0.0, excused_until_s - self._moved))
         return dataclasses.replace(
             self._last,
-            stood_s=max(0.0, now_s - self._moved),
+            stood_s=max(0.0, now_s - self._moved - excused_s),
             silent_s=self._agent_silent_s + since_answer,
             host_silent_s=since_answer,
             own_step_s=own_step_s,

@@ -10,7 +10,7 @@ from launcher.interactive import CALL, IDLE
 from launcher.timeline import RankProgress
 
 MEETING = "rendezvous"
-ANSWERS_S = 3.0  # a host that has not answered for so long may hold news: nobody else is judged by old ones
+ANSWERS_S = 3.0  # a host that has not answered for so long may hold news: its rank is not judged by old ones
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,14 +72,24 @@ class Finding:
 
 
 def judge(ranks: Sequence[RankProgress], bounds: Bounds | None = None) -> list[Finding]:
-    """Looks at all ranks of an attempt at one moment."""
+    """Looks at all ranks of an attempt at one moment.
+
+    Of a rank whose host is silent the place is old, and at least that far it has come. So others may be held against
+    it; it is itself held against them as it was when its host last answered.
+    """
     bounds = bounds or Bounds()
     silent_hosts = [_silent_host(rank, bounds) for rank in ranks if not rank.ended]
     found = [finding for finding in silent_hosts if finding is not None]
     found += [_stopped(rank) for rank in ranks if _is_stopped(rank, bounds)]
-    if not found and all(rank.ended or rank.host_silent_s < ANSWERS_S for rank in ranks):
+    if not any(finding.fatal for finding in found):
         found += _silent(ranks, bounds) + _stuck(ranks, bounds) + _slow(ranks, bounds)
     return found
+
+
+def behind_all(ranks: Sequence[RankProgress]) -> list[RankProgress]:
+    """Those that are behind all others, and that others may wait for; all, if none is ahead."""
+    least = min(_place(rank) for rank in ranks)
+    return [rank for rank in ranks if _place(rank) == least]
 
 
 def bound_s(rank: RankProgress, bounds: Bounds) -> float:
@@ -125,6 +135,7 @@ def _silent(ranks: Sequence[RankProgress], bounds: Bounds) -> list[Finding]:
         Finding(kind="silent", ranks=(rank.rank,), text=f"has said nothing for {_silence(rank)}", fatal=False)
         for rank in ranks
         if not rank.done and rank.phase not in ("start", "import") and rank.silent_s >= bounds.stuck_s
+        if rank.host_silent_s < ANSWERS_S
     ]
 
 
@@ -141,12 +152,12 @@ def _silence(rank: RankProgress) -> str:
 
 def _stuck(ranks: Sequence[RankProgress], bounds: Bounds) -> list[Finding]:
     """The ranks that are behind all others and do not move; or all, if none is ahead."""
-    least = min(_place(rank) for rank in ranks)
-    behind = [rank for rank in ranks if _place(rank) == least]
-    ahead = [rank for rank in ranks if _place(rank) > least]
+    behind = behind_all(ranks)
+    ahead = [rank for rank in ranks if _place(rank) > _place(behind[0])]
     if all(rank.done or _is_interactive(rank) for rank in behind):
         return []
-    stood_s = min(rank.stood_s for rank in behind)
+    old_s = max(rank.host_silent_s for rank in behind)
+    stood_s = min(rank.stood_s for rank in behind) - (old_s if old_s >= ANSWERS_S else 0.0)
     limit_s = max(bound_s(rank, bounds) for rank in behind)
     numbers = tuple(rank.rank for rank in behind)
     if not ahead:
