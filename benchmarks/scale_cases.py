@@ -41,7 +41,8 @@ def names(num_hosts: int) -> list[str]:
 def progress(step: int) -> dict[str, Any]:
     """What a rank says of where it is, ten launches a step."""
     return {
-        "type": "progress", "moves": 4, "reports": step, "phase": "run", "step": step, "total": 1000,
+        "type": "progress", "moves": 4, "reports": step, "detours": 0, "events": 4 + step, "phase": "run",
+        "step": step, "total": 1000,
         "launches": 10 * step, "program": "train", "launch_hash": f"{step:064x}",
         "tail": [["train #0123456789ab", 10]], "since": 0.1, "own_s": 0.2 * step, "usual_s": 1.0, "longest_s": 1.2,
     }  # fmt: skip

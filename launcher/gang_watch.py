@@ -26,7 +26,7 @@ class GangWatch:
         self._bounds = bounds or Bounds()
         self._timelines = [Timeline(rank, host, now) for rank, host in enumerate(hosts)]
         self._excused_until_s = 0.0
-        self._told: dict[tuple[str, bool, tuple[int, ...]], list[tuple[int, int, int]]] = {}
+        self._told: dict[tuple[str, bool, tuple[int, ...]], list[tuple[int, int, int, int]]] = {}
 
     def hear(self, rank: int, news: HostNews) -> None:
         """An agent has answered."""

@@ -5,14 +5,16 @@ Clocks of two hosts are never compared: a rank says what it has done, the observ
 
 import collections
 import dataclasses
+from typing import Any
 
 from launcher.attempt import HostNews
+from launcher.place import MOVING, Place
 
 RATE_WINDOW_S = 30.0
 MIN_RATE_WINDOW_S = 10.0
 MIN_RATE_STEPS = 5
-# Of a progress message.
-SAID = ("phase", "step", "total", "moves", "reports", "launches", "program", "usual_s", "longest_s", "own_s")
+PLACE = tuple(field.name for field in dataclasses.fields(Place))  # of a progress message
+SAID = ("program", "usual_s", "longest_s", "own_s")  # and the rest of it
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,7 +24,7 @@ class RankProgress:
     Attributes:
         rank, host: who.
         phase, step, total: what it does, and its last report.
-        moves, reports: phases and reports so far.
+        moves, reports, detours, events: see `launcher.place.Place`.
         launches: programs launched so far; 0 where nobody counts them.
         program: name of the last one, or "".
         done: it has given its result.
@@ -46,6 +48,8 @@ class RankProgress:
     total: int = 0
     moves: int = 0
     reports: int = 0
+    detours: int = 0
+    events: int = 0
     launches: int = 0
     program: str = ""
     done: bool = False
@@ -61,9 +65,9 @@ class RankProgress:
     own_s: float = 0.0
 
     @property
-    def place(self) -> tuple[int, int, int]:
-        """Orders ranks of one program; see `launcher.rank.progress.Place`."""
-        return (self.moves, self.reports, self.launches)
+    def place(self) -> tuple[int, int, int, int]:
+        """Orders ranks of one program; see `launcher.place.Place`."""
+        return (self.moves, self.reports, self.launches, self.detours)
 
 
 class Timeline:
@@ -76,6 +80,8 @@ class Timeline:
 
     def __init__(self, rank: int, host: str, now_s: float):
         self._last = RankProgress(rank=rank, host=host)
+        self._place = Place()
+        self._num_events = 0  # that told where the rank is
         self._answered = self._moved = now_s
         self._agent_silent_s = 0.0
         self._listening = False
@@ -87,18 +93,31 @@ class Timeline:
         return self._last.ended
 
     def hear(self, now_s: float, news: HostNews) -> None:
-        """The agent has answered."""
+        """The agent has answered.
+
+        Where the rank is comes in two ways, by its events and from a thread of it. The later account counts: the thread
+        alone knows of launches, and may hang while the rank goes on.
+        """
         self._listening = True
         self._answered, self._agent_silent_s = now_s, news.silent_s
-        self._last = dataclasses.replace(self._last, state=news.state)
-        said = news.progress
-        if said is None:
-            return
-        before = self._last
-        self._last = dataclasses.replace(before, **{name: said[name] for name in SAID if name in said})
-        if self._last.place != before.place:
+        before, launches = self._last.place, self._last.launches
+        told: dict[str, Any] = {"state": news.state}
+        for event in news.events:
+            if event["type"] in MOVING:
+                self._num_events += 1
+                if self._num_events > self._place.events:
+                    self._place = self._place.after(event)
+                    launches = max(launches, event.get("launches", 0))
+        if (said := news.progress) is not None:
+            if said.get("events", self._place.events) >= self._place.events:
+                self._place = Place(**{name: said[name] for name in PLACE if name in said})
+            told |= {name: said[name] for name in SAID if name in said}
+            launches = max(launches, said.get("launches", 0))
+            self._measure(now_s, said["step"], said["own_s"])
+        place = {name: getattr(self._place, name) for name in PLACE}
+        self._last = dataclasses.replace(self._last, launches=launches, **told, **place)
+        if self._last.place != before:
             self._moved = now_s
-        self._measure(now_s, said["step"], said["own_s"])
 
     def finish(self, *, ended: bool) -> None:
         """The rank has given its result, or its process has ended."""

@@ -16,30 +16,13 @@ from pathlib import Path
 from types import FrameType
 
 from launcher.interactive import CALL
+from launcher.place import MOVING, Place
 from launcher.rank.control import Message
 
 SAY_PERIOD_S = 0.5
 LOOK_PERIOD_S = 0.1
 NUM_INTERVALS = 50
 OWN_PHASES = ("run", CALL)  # in which a rank's own seconds are counted
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where a rank is.
-
-    Attributes:
-        moves: phases so far: ranks of one program enter the same ones, so this orders them.
-        reports: reports so far: this orders ranks in the same phase. A rank that has nothing to compute may make fewer.
-        phase: what it does, as `run` or `compile train`.
-        step, total: as it last reported.
-    """
-
-    moves: int = 0
-    reports: int = 0
-    phase: str = "start"
-    step: int = 0
-    total: int = 0
 
 
 class Progress:
@@ -50,7 +33,7 @@ class Progress:
 
     Attributes:
         launches: gives what is known of launches, merged into each message: `launches` (their number) and `program`
-            (the last one's name). It is called from another thread than the one that launches.
+            (the last one's name). It is called from any thread.
     """
 
     def __init__(self, send: Callable[[Message], None]):
@@ -58,7 +41,7 @@ class Progress:
         self._send = send
         self._lock = threading.Lock()
         self._place = Place()
-        self._launched: Message = {}
+        self._launches = 0
         self._moved = self._came = time.monotonic()  # to where it is by its launches too, and by its events alone
         self._intervals: collections.deque[float] = collections.deque(maxlen=NUM_INTERVALS)
         self._own_s = 0.0
@@ -68,21 +51,14 @@ class Progress:
         threading.Thread(target=self._run, name="progress", daemon=True).start()
 
     def emit(self, event: Message) -> None:
-        """Sends an event, having noted where it says that this rank is.
-
-        A phase that has `aside` is no move: not all ranks need to enter it at the same place.
-        """
+        """Sends an event, having noted where it says that this rank is."""
         now = time.monotonic()
         with self._lock:
-            place = self._place
-            if event["type"] == "phase":
-                moves = place.moves + (not event.get("aside", False))
-                self._place = dataclasses.replace(place, moves=moves, phase=event["phase"])
-                self._moved = self._came = now
-            elif event["type"] == "report":
-                self._intervals.append(now - self._came)
-                step, total = event["step"], event["total"]
-                self._place = dataclasses.replace(place, reports=place.reports + 1, step=step, total=total)
+            if event["type"] in MOVING:
+                self._look_at_launches()  # were those before or after this event?
+                self._place = self._place.after(event)
+                if event["type"] == "report":
+                    self._intervals.append(now - self._came)
                 self._moved = self._came = now
         self._send(event)
 
@@ -94,10 +70,8 @@ class Progress:
             the median and the longest of the last times that it took to the next report, unless there was none yet;
             and `own_s`, the sum of `own_seconds`.
         """
-        launched = self.launches()
         with self._lock:
-            if launched != self._launched:
-                self._launched, self._moved = launched, time.monotonic()
+            launched = self._look_at_launches()
             message = {"type": "progress", **dataclasses.asdict(self._place), **launched}
             message["since"] = time.monotonic() - self._moved
             message["own_s"] = self._own_s
@@ -105,6 +79,14 @@ class Progress:
                 message["usual_s"] = statistics.median(self._intervals)
                 message["longest_s"] = max(self._intervals)
         return {key: round(value, 4) if isinstance(value, float) else value for key, value in message.items()}
+
+    def _look_at_launches(self) -> Message:
+        """What `launches` gives, having noted whether there are new ones."""
+        launched = self.launches()
+        if launched.get("launches", 0) > self._launches:
+            self._launches, self._moved = launched["launches"], time.monotonic()
+            self._place = self._place.after_launch()
+        return launched
 
     def _run(self) -> None:
         looked, cpu_s = time.monotonic(), time.process_time()

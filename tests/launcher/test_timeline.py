@@ -86,6 +86,35 @@ def test_steps_that_are_counted_anew_are_measured_anew() -> None:
     assert own_step_s is not None and len(timeline._own) <= 40
 
 
+PHASES = ("gather", "run", "replica check", "run", "checkpoint")
+
+
+def events(*phases: str) -> list[dict[str, Any]]:
+    return [{"type": "phase", "phase": phase} for phase in phases]
+
+
+def test_a_rank_whose_thread_is_silent_is_where_its_events_tell() -> None:
+    timeline = Timeline(0, "h0", 0.0)
+    stalled = news(moves=3, events=3, phase="replica check").progress
+    timeline.hear(1.0, HostNews(events=events(*PHASES[:3]), progress=stalled))
+    timeline.hear(2.0, HostNews(events=events(*PHASES[3:]), progress=stalled))
+    timeline.hear(9.0, HostNews(progress=stalled))
+    rank = timeline.at(10.0)
+    assert (rank.phase, rank.moves, rank.stood_s) == ("checkpoint", 5, 8.0)
+    report = {"type": "report", "step": 7, "total": 99, "launches": 12}
+    timeline.hear(11.0, HostNews(events=[*events("run"), report], progress=stalled))
+    rank = timeline.at(12.0)
+    assert (rank.phase, rank.step, rank.launches, rank.place, rank.stood_s) == ("run", 7, 12, (6, 1, 12, 0), 1.0)
+
+
+def test_events_that_come_after_what_the_thread_says_of_them_count_once() -> None:
+    timeline = Timeline(0, "h0", 0.0)
+    timeline.hear(1.0, HostNews(events=events(*PHASES[:2]), progress=news(moves=5, events=5, phase=PHASES[4]).progress))
+    timeline.hear(2.0, HostNews(events=events(*PHASES[2:])))
+    rank = timeline.at(4.0)
+    assert (rank.phase, rank.moves, rank.stood_s) == ("checkpoint", 5, 3.0)
+
+
 def test_a_finding_is_told_once_until_its_rank_has_moved() -> None:
     watch = GangWatch(["h0", "h1"])
     for rank in (0, 1):
