@@ -2,8 +2,9 @@
 
 Every run is a job of its own on a local cluster of two hosts x two devices, submitted as a user does. It passes if it
 ended as specified (with the calm run's digest where it must), if the sentence that the user is told names the fault
-and the rank or host that was hit and no other, within its bound, and if no process of any of its attempts is left.
-Nothing is retried; a failure is a row of the table and exit code 1.
+and the rank or host that was hit and no other, with the step at which it was, within its bound, if the next attempt
+goes on from the newest good checkpoint, as it says, and if no process of any of its attempts is left. Nothing is
+retried; a failure is a row of the table and exit code 1.
 
     --times N      each fault on each workload so many times, at seeded steps (default 20: hours)
     --sample N     every fault once and a seeded sample, N runs in all (minutes)
@@ -50,6 +51,7 @@ def run(bench: Bench, number: int, injection: Injection, calm_digest: str, slack
         job=bench.job(name),
         events=bench.events(name),
         reports=bench.lines(name, "metrics.jsonl"),
+        stacks=bench.stacks(name, attempt=1),
         left=[*bench.ranks_left(), *(left_of(before) if again else [])],
     )
     return judge(number, injection, evidence, calm_digest, slack)
@@ -63,7 +65,7 @@ def run_to_an_end(bench: Bench, number: int, injection: Injection, calm_digest: 
         problem = f"a hang, or no cluster after it: {error!r}"
         return Outcome(
             number=number,
-            kind=injection.case.kind,
+            kind=injection.case.name,
             workload=injection.workload,
             fault=injection.fault,
             problems=(problem,),
@@ -117,12 +119,13 @@ def work(bench: Bench, injections: Sequence[Numbered], record: Record, file: Pat
         return left
     session = new_session()
     record.sessions.append(session)
-    bench.min_hosts = missing[0][1].case.min_hosts
+    bench.min_hosts, bench.spares = missing[0][1].case.min_hosts, missing[0][1].case.spares
     bench.up()
     try:
         for count, (number, injection) in enumerate(missing):
-            if bench.min_hosts != injection.case.min_hosts:
-                bench.min_hosts = injection.case.min_hosts
+            wanted = injection.case.min_hosts, injection.case.spares
+            if (bench.min_hosts, bench.spares) != wanted:
+                bench.min_hosts, bench.spares = wanted
                 up_again()
             calm_digest = calm_digest_of(bench, record, injection)
             began = time.monotonic()
