@@ -32,6 +32,7 @@ class Bench:
 
     Attributes:
         min_hosts: of the next `up`: the fewest hosts to go on with when others are lost.
+        spares: of the next `up`: hosts besides, to take the place of lost ones.
     """
 
     def __init__(self, folder: Path, *, warm: bool = False):
@@ -39,6 +40,7 @@ class Bench:
         self.folder = folder
         self.warm = warm
         self.min_hosts = NUM_HOSTS  # on fewer hosts the bits would be others
+        self.spares = 0
         self.environment = {**os.environ, "SPMD_LAUNCH_HOME": str(self.home), "PYTHONPATH": str(ROOT)}
 
     def command(self, *arguments: str, check: bool = True) -> str:
@@ -76,6 +78,7 @@ class Bench:
         file = self.folder / f"{CLUSTER}.yaml"
         file.write_text(
             f"name: {CLUSTER}\nprovider: {{type: local}}\nnum_hosts: {NUM_HOSTS}\nmin_hosts: {self.min_hosts}\n"
+            f"spares: {self.spares}\n"
             f"devices_per_host: {DEVICES_PER_HOST}\nstorage_path: {self.folder / 'storage'}\n"
         )
         self.command("up", str(file))
@@ -123,15 +126,21 @@ class Bench:
         path = self.job_folder(name) / file
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
+    def stacks(self, name: str, attempt: int) -> dict[int, str]:
+        """The stacks that were kept of an attempt, by rank."""
+        kept = (self.job_folder(name) / "logs").glob(f"attempt-{attempt}.rank-*.stack.txt")
+        return {int(path.name.split(".")[1].removeprefix("rank-")): path.read_text() for path in kept}
+
     def ranks_left(self) -> list[str]:
         """Rank processes of any attempt of any job, when all jobs have ended; in words."""
         templates = _templates(self.record())
         ranks = [process for process in templates if not _is_child_of_agent(process)]
         deadline = time.monotonic() + SETTLE_S
-        while len(templates) > NUM_HOSTS and not ranks and time.monotonic() < deadline:
+        num_hosts = NUM_HOSTS + self.spares
+        while len(templates) > num_hosts and not ranks and time.monotonic() < deadline:
             time.sleep(0.1)
             templates = _templates(self.record())
-        surplus = templates if len(templates) > NUM_HOSTS else []  # each host has one for the next job
+        surplus = templates if len(templates) > num_hosts else []  # each host has one for the next job
         return [_describe(process) for process in ranks or surplus]
 
 

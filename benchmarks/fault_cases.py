@@ -20,11 +20,13 @@ WORKLOADS: Mapping[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 NUM_STEPS = 40
+REPORT_EVERY = 2  # steps: a dispatch of each of them
+EVAL_EVERY = 20  # of the transformer
 CHECKPOINT_EVERY = 8
 CLUSTER, NUM_HOSTS, DEVICES_PER_HOST = "faults", 2, 2
 
 
-# A slow rank is told of when ten seconds have been measured: these are long enough, and the slow one sleeps for most.
+# A slow rank is told of when ten seconds have been measured: these are long enough, and it sleeps for most of them.
 # Chains are computed ahead of the host, which is what is slowed: only where they meet, to save, does it show.
 LONGER: Mapping[str, tuple[str, ...]] = {
     "transformer": ("steps=160",),
@@ -39,6 +41,7 @@ class Case:
 
     Attributes:
         kind: as `--inject` names it.
+        special: what sets it apart from another case of its kind.
         where: `rank`, `host` or `device`, or nothing.
         options: further words of the fault.
         ends: `recovers` (a further attempt, the calm run's bits), `refused` (by the first attempt, without a result),
@@ -51,11 +54,13 @@ class Case:
         report_s: the report must come within so many seconds of the fault; None: no bound is promised.
         next_s: from the report to a step that had not been made before; None: no bound is promised.
         min_hosts: of the cluster. A host that comes back late is waited for, as on fewer hosts the bits may be others.
+        spares: of the cluster.
         steps: of which the fault's is drawn.
         settings: of the workloads, instead of the small ones' of the same names.
     """
 
     kind: str
+    special: str = ""
     where: str = "rank"
     options: str = ""
     ends: str = "recovers"
@@ -65,8 +70,13 @@ class Case:
     report_s: float | None = 2.0
     next_s: float | None = None
     min_hosts: int = 2
-    steps: range = range(1, NUM_STEPS - 4)
+    spares: int = 0
+    steps: Sequence[int] = range(1, NUM_STEPS - 4)
     settings: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind} {self.special}".strip()
 
 
 NO_COLLECTIVE = {"independent-chains": "its programs never span processes"}
@@ -74,6 +84,7 @@ OTHER_LAYOUT = {
     "transformer": "on fewer hosts its bits are others (within the stated tolerance)",
     "sharded-mcmc": "on fewer hosts its bits are others (within the stated tolerance)",
 }
+ANY_LAYOUT = {"independent-chains": "it goes on with fewer hosts"}
 HANG_S = 15.0  # max(10 s, 5 x median step), and what it takes to read all stacks
 BACK_S = 3.0  # a dead process: from the report to the next useful step
 RANK = r"rank {rank} on host {host} "
@@ -81,11 +92,19 @@ RANK = r"rank {rank} on host {host} "
 RAISED = r"(rank \d+ on host \S+|ranks \d+ on [^:]* each) raised %s( during '[^']*')?: "
 IN_ORDERS = RAISED % "LaunchOrderError" + "ranks have launched programs in different orders"
 LAUNCHED = rf"(ranks have launched different programs|{IN_ORDERS}): "
-OTHER_LAUNCH = r"launch \d+: rank 0 launched '(?P<mine>[^']*)' where rank 1 launched '(?!(?P=mine)')"
+OTHER_LAUNCH = r"launch \d+: rank 0 launched '(?P<mine>[^']*)' where rank 1 launched '(?!(?P=mine)')(?P<other>[^']*)'"
 COUNTS = r"launches at the report of step \d+: rank \d+ \d+, rank \d+ \d+"
 
 CASES: Sequence[Case] = (
     Case(kind="kill", report=RANK + r"was killed by signal 9 \(SIGKILL\)", next_s=BACK_S),
+    Case(
+        kind="kill",
+        special="while it saves",
+        report=RANK + r"was killed by signal 9 \(SIGKILL\)",
+        next_s=BACK_S,
+        # Just after a save has begun, which goes on in the background: nobody can tell whether it will be committed.
+        steps=range(CHECKPOINT_EVERY + REPORT_EVERY, NUM_STEPS - 4, CHECKPOINT_EVERY),
+    ),
     Case(kind="raise", report=RANK + r"raised RuntimeError: raised by --inject at step {step}\b", next_s=BACK_S),
     Case(kind="exit", report=RANK + r"ended with exit code 3\b", next_s=BACK_S),
     Case(kind="oom", report=RANK + r"raised MemoryError: .*memory ran out, with \d", report_s=10.0),
@@ -96,7 +115,13 @@ CASES: Sequence[Case] = (
     ),
     Case(kind="sleep", report=RANK + r"made no progress for .*; rank {rank} is at \S+:\d+ in ", report_s=HANG_S),
     Case(kind="kill-agent", where="host", report=RANK + "was lost", report_s=5.0),
-    Case(kind="kill-supervisor", where="", report=r"the supervisor was ended and started again$", report_s=None),
+    Case(
+        kind="kill-supervisor",
+        where="",
+        report=r"the supervisor was ended and started again$",
+        report_s=None,
+        settings=LONGER,  # the ranks run on until there is another, which takes a second or two
+    ),
     Case(
         kind="corrupt-checkpoint",
         report=RANK + r"was killed by signal 9 \(SIGKILL\)",
@@ -147,6 +172,15 @@ CASES: Sequence[Case] = (
     ),
     Case(kind="kill-raylet", where="host", report=RANK + "was lost", skips=OTHER_LAYOUT, report_s=25.0, min_hosts=1),
     Case(
+        kind="kill-raylet",
+        special="with a spare",
+        where="host",
+        report=RANK + "was lost",
+        skips=ANY_LAYOUT,
+        report_s=25.0,
+        spares=1,
+    ),
+    Case(
         kind="kill-holder", where="", ends="resumed-by-hand", report=rf"cluster '{CLUSTER}' has died: ", report_s=None
     ),
 )
@@ -166,6 +200,11 @@ class Injection:
         """As `--inject` takes it."""
         place = f"{self.case.where}={self.place}" if self.case.where else ""
         return " ".join(f"{self.case.kind} {place} step={self.step} {self.case.options}".split())
+
+    @property
+    def due(self) -> int:
+        """The step at which it happens: that of the first report at or after the one it is asked for."""
+        return -(-self.step // REPORT_EVERY) * REPORT_EVERY
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -209,8 +248,8 @@ def plan(times: int, seed: int = SEED) -> list[Injection]:
             for _ in range(times):
                 count = NUM_HOSTS * DEVICES_PER_HOST if case.where == "device" else NUM_HOSTS if case.where else 1
                 place = draw.randrange(1 if case.kind == "kill-raylet" else 0, count)  # the head's is the cluster's end
-                if case.kind == "disk-full":
-                    place = 0  # who commits; another may have nothing to write
+                if case.kind == "disk-full" and workload == "independent-chains":
+                    place = 0  # who has gathered all chains and writes them; the others write nothing
                 step = draw.choice(case.steps)
                 injections.append(Injection(case=case, workload=workload, step=step, place=place))
     return injections
@@ -226,7 +265,7 @@ def sample(injections: Sequence[tuple[int, Injection]], size: int) -> list[tuple
     draw = random.Random(SEED)
     shuffled = list(injections)
     draw.shuffle(shuffled)
-    first = {injection.case.kind: number for number, injection in reversed(shuffled)}
+    first = {injection.case.name: number for number, injection in reversed(shuffled)}
     rest = [number for number, _ in shuffled if number not in first.values()]
     chosen = {*first.values(), *rest[: max(0, size - len(first))]}
     return [(number, injection) for number, injection in injections if number in chosen]

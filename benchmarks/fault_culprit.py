@@ -8,7 +8,10 @@ from fault_evidence import Evidence
 
 Check = Callable[[Injection, str, Evidence], list[str]]
 WRONG_PRECISION = "bfloat16"  # what `other-env` makes of the default, "highest"
-MORE = re.compile(r"\n  and \d+ more$", re.MULTILINE)  # below the leaves that are shown
+MORE = re.compile(r"\n  and (\d+) more$", re.MULTILINE)  # below the leaves that are shown
+NEXT_LAUNCH = {"transformer": "train", "sharded-mcmc": "advance"}  # after each report
+# `other-program` makes the first constant 1, or 3 where it is 1.
+CHANGED = re.compile(r"dense<[13](\.0+(e\+00)?)?>")
 HOLDER = re.compile(r"([\w-]+)/(memory|cpu:\d+)")
 
 
@@ -24,6 +27,44 @@ def _fewer_launches(injection: Injection, told: str, evidence: Evidence) -> list
     if numbers[injection.rank] >= max(numbers.values()):
         return [f"by the report rank {injection.rank} launched no fewer: {found[0]!r}"]
     return []
+
+
+def _launched_another(injection: Injection, told: str, evidence: Evidence) -> list[str]:
+    """The rank that was hit has launched another program than the one whose turn it was, the other rank that one."""
+    found = re.search(OTHER_LAUNCH, told)
+    if found is None or injection.workload not in NEXT_LAUNCH:
+        return []  # the report is of something else, which is told already; or nobody knows
+    launched = {0: found["mine"], 1: found["other"]}
+    usual = NEXT_LAUNCH[injection.workload]
+    astray = [rank for rank, program in launched.items() if program.partition(" #")[0] != usual]
+    return [] if astray == [injection.rank] else [f"by the report {launched} were launched, and {usual!r} was due"]
+
+
+def _changed_line(injection: Injection, told: str, evidence: Evidence) -> list[str]:
+    """The changed line is shown of the rank that compiled another program, the other rank's is as it was."""
+    shown = dict(re.findall(rf"^  rank (\d+) on {CLUSTER}-\d+: (.*)$", told, re.MULTILINE))
+    changed = [rank for rank, line in shown.items() if CHANGED.search(line)]
+    hit = str(injection.rank)
+    both = len(changed) == 2 and "dense<3" in shown[hit]
+    return [] if changed == [hit] or both else [f"the changed line is shown of ranks {changed}, and {hit} was changed"]
+
+
+def _stands_with_others_waiting(injection: Injection, told: str, evidence: Evidence) -> list[str]:
+    """What the other rank waits in is told, and the stack of the one that stands was kept."""
+    other = 1 - injection.rank
+    problems = [] if re.search(rf"; rank {other} waits in '", told) else [f"no word of what rank {other} waits in"]
+    if evidence.stacks is not None:
+        kept = evidence.stacks.get(injection.rank, "")
+        if not kept.strip() or kept.startswith("no stack"):
+            problems.append(f"no stack of rank {injection.rank} was kept: {kept[:100]!r}")
+    return problems
+
+
+def _with_traceback(injection: Injection, told: str, evidence: Evidence) -> list[str]:
+    """The record has the traceback, to the line that raised."""
+    details = "".join(str(event.get("details", "")) for event in evidence.of("attempt-failed")[:1])
+    whole = details.startswith("Traceback (most recent call last):") and f"step {injection.step}" in details
+    return [] if whole else [f"no traceback that leads to the error: {details[-200:]!r}"]
 
 
 def _own_precision(injection: Injection, told: str, evidence: Evidence) -> list[str]:
@@ -82,6 +123,10 @@ def _flipped_there(injection: Injection, told: str, evidence: Evidence) -> list[
     mine = [
         block for block in blocks if _leaf(block).endswith(f"/{flipped['leaf']}") or _leaf(block) == flipped["leaf"]
     ]
+    more = MORE.search(told)
+    counted = re.search(r"\bin (\d+) of \d+ leaves:", told)
+    if not blocks or counted is None or int(counted[1]) != len(blocks) + int(more[1] if more else 0):
+        return [f"{len(blocks)} leaves are shown: {told[:300]!r}"]
     problems = [f"{_leaf(block)} has another culprit than device {injection.place}"
                 for block in blocks if not _sets_apart(block, injection.place)]  # fmt: skip
     if exact and (len(blocks) != 1 or not mine):
@@ -122,7 +167,12 @@ def _is_of(holder: tuple[str, str], device: int) -> bool:
 
 
 SPECIAL: Mapping[str, Check] = {
+    "raise": _with_traceback,
+    "freeze": _stands_with_others_waiting,
+    "sleep": _stands_with_others_waiting,
     "skip-collective": _fewer_launches,
+    "swap-programs": _launched_another,
+    "other-program": _changed_line,
     "other-env": _own_precision,
     "slow": _slow_rank,
     "corrupt-checkpoint": _skipped_checkpoint,

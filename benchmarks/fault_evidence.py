@@ -23,6 +23,7 @@ class Evidence:
         commands: `submit`, and `submit --resume` where that was to follow.
         job: its record.
         events, reports: the lines of `events.jsonl` and `metrics.jsonl`.
+        stacks: of its first attempt, as they were kept: `{rank: text}`; None: nobody has looked.
         left: processes of it that still run, in words.
     """
 
@@ -30,6 +31,7 @@ class Evidence:
     job: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     events: Sequence[Event] = ()
     reports: Sequence[Event] = ()
+    stacks: Mapping[int, str] | None = None
     left: Sequence[str] = ()
 
     def of(self, kind: str) -> list[Event]:

@@ -140,7 +140,7 @@ def table(outcomes: Iterable[Outcome]) -> str:
     by_kind: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         by_kind.setdefault(outcome.kind, []).append(outcome)
-    for kind in [case.kind for case in CASES if case.kind in by_kind]:
+    for kind in [case.name for case in CASES if case.name in by_kind]:
         mine = by_kind[kind]
         good = sum(not outcome.problems for outcome in mine)
         harmless = sum(outcome.harmless for outcome in mine)
@@ -162,7 +162,7 @@ def tell(record: Record) -> int:
     for session in record.sessions:
         print(f"{session['began']} to {session['ended']}: {session['runs']} runs, {session['machine']}, "
               f"Python {session['python']}, load {session['load']}")  # fmt: skip
-    bounded = ", ".join(case.kind for case in CASES if case.next_s is not None)
+    bounded = ", ".join(case.name for case in CASES if case.next_s is not None)
     print(f"\n{table(record.runs)}\n\n{len(record.runs) - len(bad)} of {len(record.runs)} as specified; "
           f"{bounded}: {BACK_S:g} s times the slack from the report to the first new step")  # fmt: skip
     for outcome in bad:

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from fault_cases import Case, Injection
 from fault_culprit import SPECIAL, Check
 from fault_evidence import Event, Evidence, seconds_to_steps
+from fault_moment import moment_problems
+from fault_restart import restart_problems
 
 ATTEMPTS = {"recovers": 2, "goes-on": 1, "refused": 1, "resumed-by-hand": 2}
 
@@ -20,6 +22,7 @@ class Outcome:
 
     Attributes:
         number: in the plan.
+        kind: name of the case.
         problems: what is not as specified; empty if all is well.
         told: the sentence of the fault that the user was told.
         harmless: a flipped bit was computed over before anybody compared: nothing to report, the calm run's bits.
@@ -60,12 +63,14 @@ def judge(number: int, injection: Injection, evidence: Evidence, calm_digest: st
     problems = [*_injection_problems(injection, injected), *_end_problems(case, evidence, right, harmless)]
     if not harmless:
         problems += report_problems(injection, told, evidence)
+        problems += moment_problems(injection, told, evidence)
+    problems += restart_problems(case, evidence) + _false_alarms(injection, evidence)
     problems += _too_late("reported", report_s, case.report_s, slack)
     problems += _too_late("a new step came", new_s, case.next_s, slack)
     problems += [f"left: {what}" for what in evidence.left]
     return Outcome(
         number=number,
-        kind=case.kind,
+        kind=case.name,
         workload=injection.workload,
         fault=injection.fault,
         problems=tuple(problems),
@@ -111,6 +116,16 @@ def report_problems(
     if case.where and case.ends == "recovers" and blamed - {injection.rank}:
         problems.append(f"the watchdog blames ranks {sorted(blamed)}, and rank {injection.rank} was hit")
     return problems
+
+
+def _false_alarms(injection: Injection, evidence: Evidence) -> list[str]:
+    """Warnings of ranks that nothing was done to; that all stand at one place blames nobody."""
+    hit = {injection.rank} if injection.case.where else set()
+    return [
+        f"a false alarm: ranks {event['ranks']} are called {event['finding']!r}: {event['text'][:200]}"
+        for event in evidence.of("watchdog")
+        if not event["fatal"] and event["finding"] != "together" and set(event["ranks"]) - hit
+    ]
 
 
 def _injection_problems(injection: Injection, injected: Sequence[Event]) -> list[str]:

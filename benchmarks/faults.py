@@ -2,8 +2,10 @@
 
 Every run is a job of its own on a local cluster of two hosts x two devices, submitted as a user does. It passes if it
 ended as specified (with the calm run's digest where it must), if the sentence that the user is told names the fault
-and the rank or host that was hit and no other, within its bound, and if no process of any of its attempts is left.
-Nothing is retried; a failure is a row of the table and exit code 1.
+and the rank or host that was hit and no other, with the step at which it was, within its bound, if the next attempt
+goes on from the newest good checkpoint, as it says, and if no process of any of its attempts is left. Nothing is
+retried; a failure is a row of the table and exit code 1. Seconds are those of the job's record; of a supervisor that is
+killed, those of who reads it meanwhile, as the record's clock stands still until there is another.
 
     --times N      each fault on each workload so many times, at seeded steps (default 20: hours)
     --sample N     every fault once and a seeded sample, N runs in all (minutes)
@@ -17,6 +19,7 @@ Nothing is retried; a failure is a row of the table and exit code 1.
 """
 
 import argparse
+import contextlib
 import shutil
 import signal
 import subprocess
@@ -28,6 +31,7 @@ from pathlib import Path
 
 from bench_cluster import Bench, left_of
 from fault_cases import SEED, Case, Injection, plan, sample
+from fault_clock import Follower
 from fault_evidence import Evidence, Said
 from fault_report import Record, RecordError, commit_of, end_session, merged, new_session, tell
 from fault_verdict import Outcome, judge
@@ -38,18 +42,24 @@ Numbered = tuple[int, Injection]
 def run(bench: Bench, number: int, injection: Injection, calm_digest: str, slack: float) -> Outcome:
     """Injects one fault and looks at everything that was promised."""
     name, before = f"run-{number}", bench.record()
-    done = [bench.submit(injection.workload, name, "--inject", injection.fault, settings=injection.settings)]
-    if not bench.job_folder(name).exists():
-        raise RuntimeError(f"the job was not taken: exit code {done[0].returncode}\n{done[0].stdout}{done[0].stderr}")
-    if injection.case.ends == "resumed-by-hand":
-        bench.up()
-        done.append(bench.run("submit", "--resume", name))
+    no_clock = injection.case.kind == "kill-supervisor"
+    with Follower(bench.job_folder(name)) if no_clock else contextlib.nullcontext() as follower:
+        done = [bench.submit(injection.workload, name, "--inject", injection.fault, settings=injection.settings)]
+        if not bench.job_folder(name).exists():
+            raise RuntimeError(
+                f"the job was not taken: exit code {done[0].returncode}\n{done[0].stdout}{done[0].stderr}"
+            )
+        if injection.case.ends == "resumed-by-hand":
+            bench.up()
+            done.append(bench.run("submit", "--resume", name))
+        events, reports = follower.stop() if follower else (bench.events(name), bench.lines(name, "metrics.jsonl"))
     again = bench.record()["cluster_id"] != before["cluster_id"]
     evidence = Evidence(
         commands=[Said(exit_code=command.returncode, printed=command.stdout + command.stderr) for command in done],
         job=bench.job(name),
-        events=bench.events(name),
-        reports=bench.lines(name, "metrics.jsonl"),
+        events=events,
+        reports=reports,
+        stacks=bench.stacks(name, attempt=1),
         left=[*bench.ranks_left(), *(left_of(before) if again else [])],
     )
     return judge(number, injection, evidence, calm_digest, slack)
@@ -63,7 +73,7 @@ def run_to_an_end(bench: Bench, number: int, injection: Injection, calm_digest: 
         problem = f"a hang, or no cluster after it: {error!r}"
         return Outcome(
             number=number,
-            kind=injection.case.kind,
+            kind=injection.case.name,
             workload=injection.workload,
             fault=injection.fault,
             problems=(problem,),
@@ -117,12 +127,13 @@ def work(bench: Bench, injections: Sequence[Numbered], record: Record, file: Pat
         return left
     session = new_session()
     record.sessions.append(session)
-    bench.min_hosts = missing[0][1].case.min_hosts
+    bench.min_hosts, bench.spares = missing[0][1].case.min_hosts, missing[0][1].case.spares
     bench.up()
     try:
         for count, (number, injection) in enumerate(missing):
-            if bench.min_hosts != injection.case.min_hosts:
-                bench.min_hosts = injection.case.min_hosts
+            wanted = injection.case.min_hosts, injection.case.spares
+            if (bench.min_hosts, bench.spares) != wanted:
+                bench.min_hosts, bench.spares = wanted
                 up_again()
             calm_digest = calm_digest_of(bench, record, injection)
             began = time.monotonic()

@@ -80,7 +80,7 @@ def judge(ranks: Sequence[RankProgress], bounds: Bounds | None = None) -> list[F
     bounds = bounds or Bounds()
     silent_hosts = [_silent_host(rank, bounds) for rank in ranks if not rank.ended]
     found = [finding for finding in silent_hosts if finding is not None]
-    found += [_stopped(rank) for rank in ranks if _is_stopped(rank, bounds)]
+    found += [_stopped(rank, ranks) for rank in ranks if _is_stopped(rank, bounds)]
     if not any(finding.fatal for finding in found):
         found += _silent(ranks, bounds) + _stuck(ranks, bounds) + _slow(ranks, bounds)
     return found
@@ -124,8 +124,11 @@ def _is_stopped(rank: RankProgress, bounds: Bounds) -> bool:
     return not rank.ended and rank.state == "T" and rank.silent_s >= bounds.stuck_s and rank.host_silent_s < ANSWERS_S
 
 
-def _stopped(rank: RankProgress) -> Finding:
+def _stopped(rank: RankProgress, ranks: Sequence[RankProgress]) -> Finding:
     text = f"has said nothing for {rank.silent_s:.0f} s: its process is stopped (state T), as by SIGSTOP"
+    # Those at its very place wait too: in the collective that it is in.
+    others = [other for other in ranks if other.state != "T" and _place(other) >= _place(rank)]
+    text += f"; {_waiting(others, rank)}" if others else ""
     return Finding(kind="silent", ranks=(rank.rank,), text=text, fatal=True)
 
 

@@ -58,7 +58,8 @@ def test_the_table_counts_who_was_back_in_time(capsys: pytest.CaptureFixture[str
     assert tell(dataclasses.replace(record(), runs=runs)) == 1
     out = capsys.readouterr().out
     assert "commit c0ffee; slack 1" in out and "a to b: 3 runs, 2 cores, Python 3.11, load 0.5" in out
-    assert "2 of 3 as specified; kill, raise, exit: 3 s times the slack from the report to the first new step" in out
+    bounded = "kill, kill while it saves, raise, exit: 3 s times the slack from the report to the first new step"
+    assert f"2 of 3 as specified; {bounded}" in out
     assert "told: rank 1 on host faults-1 was killed" in out
 
 
@@ -80,11 +81,11 @@ class NoCluster:
 
     def __init__(self, jobs: Path) -> None:
         self.jobs = jobs
-        self.min_hosts = 2
+        self.min_hosts, self.spares = 2, 0
         self.done: list[str] = []
 
     def up(self) -> None:
-        self.done.append(f"up {self.min_hosts}")
+        self.done.append(f"up {self.min_hosts} of {2 + self.spares}")
 
     def down(self) -> None:
         self.done.append("down")
@@ -106,16 +107,17 @@ def test_what_is_on_record_is_not_run_again(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(faults, "run_to_an_end", run)
     monkeypatch.setattr(faults, "calm_digest_of", lambda bench, record, injection: "d")
     monkeypatch.setattr(faults, "left_of", lambda record: [])
-    kinds = {one.case.kind: (number, one) for number, one in enumerate(plan(1))}
-    injections = [kinds["kill"], kinds["exit"], kinds["kill-raylet"]]
+    cases = {one.case.name: (number, one) for number, one in enumerate(plan(1))}
+    injections = [cases[name] for name in ("kill", "exit", "kill-raylet", "kill-raylet with a spare", "kill-holder")]
     faults.work(bench, injections[:1], Record.open(file, "c0ffee", PLAN), file)
-    assert (ran, bench.done) == ([injections[0][0]], ["up 2", "down"])
+    assert (ran, bench.done) == ([injections[0][0]], ["up 2 of 2", "down"])
     faults.work(bench, injections, Record.open(file, "c0ffee", PLAN), file)
     assert ran == [number for number, _ in injections]
-    assert bench.done[2:] == ["up 2", "down", "up 1", "down", "up 1", "down"]  # fewer hosts, and after a lost one
+    ups = [word for word in bench.done[2:] if word != "down"]  # fewer hosts, a spare, and again after each lost one
+    assert ups == ["up 2 of 2", "up 1 of 2", "up 1 of 2", "up 2 of 3", "up 2 of 3", "up 2 of 2"]
     saved = Record.open(file, "c0ffee", PLAN)
-    assert [session["runs"] for session in saved.sessions] == [1, 2]
-    assert faults.work(bench, injections, saved, file) == [] and len(bench.done) == 8
+    assert [session["runs"] for session in saved.sessions] == [1, 4]
+    assert faults.work(bench, injections, saved, file) == [] and len(bench.done) == 14
 
 
 def test_the_folder_of_a_job_not_as_specified_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,10 +157,16 @@ def test_silence_is_told_with_the_state_of_the_process(state: str, words: str) -
     assert text.startswith("has said nothing for 11 s: ") and words in text
 
 
-def test_a_stopped_process_is_called_stopped() -> None:
-    assert texts({}, {"state": "T", "silent_s": 11.0}) == [
-        "has said nothing for 11 s: its process is stopped (state T), as by SIGSTOP"
+def test_a_stopped_process_is_called_stopped_with_what_the_others_wait_in() -> None:
+    stopped = "has said nothing for 11 s: its process is stopped (state T), as by SIGSTOP"
+    frozen = {"state": "T", "silent_s": 11.0}
+    at_its_place = "rank 0 waits in 'run', step 20 of 100, launch 21"
+    assert texts({}, frozen) == [f"{stopped}; {at_its_place}"]
+    assert texts({"phase": "gather", "moves": 21}, frozen) == [
+        f"{stopped}; rank 0 waits in 'gather', step 20 of 100, launch 21"
     ]
+    assert texts({"launches": 20}, frozen) == [stopped]  # which is behind, and may still be on its way
+    assert texts({}, frozen, frozen) == [f"{stopped}; {at_its_place}"] * 2
 
 
 def test_a_slow_rank_is_told_with_its_ratio() -> None:
