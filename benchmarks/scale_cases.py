@@ -154,7 +154,7 @@ def copying(num_hosts: int, folder: Path) -> Step:
         for rank in range(num_hosts):
             made.hear(rank, report(step))
     made.close()
-    return lambda: mirror_record(made.folder, made.storage)
+    return lambda: mirror_record(made.folder, made.storage, set())
 
 
 def status(num_hosts: int, folder: Path) -> Step:

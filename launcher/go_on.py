@@ -46,7 +46,7 @@ def _last_known(cluster: Cluster, name: str) -> JobState:
     folder = JobFolder(jobs_folder() / name)
     found = None
     with contextlib.suppress(OSError, ImportError, FailureError):
-        found = fetch_record(storage_root(cluster.spec.storage_path), name)
+        found = fetch_record(storage_root(cluster.spec.storage_path), name, replace=True)
     if found is None:
         for file in LINES:
             (folder.path / file).unlink(missing_ok=True)

@@ -20,15 +20,17 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from cluster.record import home, write_json
 from launcher.errors import FailureError
+from launcher.growing_files import GrowingFiles
 from launcher.job import InputFile, JobSpec, JobState
+from launcher.whole_folder import made_whole
 
+RECORD = "job.json"
 FORMAT = 1
 MUST_HAVE = ("name", "cluster", "state", "spec")
-MAX_OPEN = 64  # files of a job that are held open: each rank of each attempt has a log
 
 
 def jobs_folder() -> Path:
@@ -40,11 +42,14 @@ class JobFolder:
 
     Args:
         path: the folder.
+
+    Attributes:
+        growing: its files that only grow.
     """
 
     def __init__(self, path: Path):
         self.path = path
-        self._open: dict[str, IO[str]] = {}
+        self.growing = GrowingFiles(path)
 
     @property
     def name(self) -> str:
@@ -52,19 +57,22 @@ class JobFolder:
 
     @classmethod
     def create(cls, spec: JobSpec, cluster: str) -> "JobFolder":
-        """Makes the folder of a new job.
+        """Makes the folder of a new job, which appears with its record or not at all.
 
         Raises:
-            FileExistsError: there is a job of that name.
+            FileExistsError: there is a job of that name, or something else.
+            OSError: it cannot be written.
         """
         folder = cls(jobs_folder() / spec.name)
-        folder.path.parent.mkdir(parents=True, exist_ok=True)
-        folder.path.mkdir()
-        for part in ("logs", "results", "plots"):
-            (folder.path / part).mkdir()
-        folder.write_job(
-            {"format": FORMAT, "name": spec.name, "cluster": cluster, "state": JobState.QUEUED, "spec": spec.to_json()}
-        )
+        if folder.path.exists():
+            raise FileExistsError(folder.path)
+        with new_folder(spec.name) as partial:
+            cls(partial).write_job(
+                {"format": FORMAT, "name": spec.name, "cluster": cluster, "state": JobState.QUEUED,
+                 "spec": spec.to_json()}
+            )  # fmt: skip
+        if not folder.exists() or folder.spec().job_id != spec.job_id:  # another one was made at the same time
+            raise FileExistsError(folder.path)
         return folder
 
     @classmethod
@@ -78,35 +86,31 @@ class JobFolder:
     # -- writing
 
     def keep_input(self, source: Path, file: InputFile) -> None:
-        """Keeps an input file with the record; a hard link where the file system allows."""
+        """Keeps an input file with the record, in place of whatever is there: a hard link where the disk allows."""
         target = self.path / "inputs" / file.sha256 / file.name
-        if target.exists():
+        if target.exists() and target.samefile(source):
             return
         target.parent.mkdir(parents=True, exist_ok=True)
+        partial = self.path / f".input.{os.getpid()}"
+        partial.unlink(missing_ok=True)
         try:
-            os.link(source, target)
+            os.link(source, partial)
         except OSError:  # another file system, or one without links
-            shutil.copyfile(source, target)
+            shutil.copyfile(source, partial)
+        partial.replace(target)
 
     def write_job(self, value: dict[str, Any]) -> None:
-        write_json(self.path / "job.json", value)
+        write_json(self.path / RECORD, value)
 
     def append(self, file: str, value: dict[str, Any]) -> None:
-        """Adds one line to `events.jsonl` or `metrics.jsonl`."""
+        """Adds one line to `events.jsonl` or `metrics.jsonl`, as `GrowingFiles.append` does."""
         self.append_text(file, json.dumps(value, separators=(",", ":")) + "\n")
 
     def append_text(self, file: str, text: str) -> None:
-        opened = self._open.pop(file, None) or (self.path / file).open("a")
-        self._open[file] = opened  # the last one used is the last one closed
-        opened.write(text)
-        opened.flush()
-        if len(self._open) > MAX_OPEN:
-            self._open.pop(next(iter(self._open))).close()
+        self.growing.append(file, text)
 
     def close(self) -> None:
-        for file in self._open.values():
-            file.close()
-        self._open.clear()
+        self.growing.close()
 
     def remove(self) -> None:
         shutil.rmtree(self.path)
@@ -114,7 +118,7 @@ class JobFolder:
     # -- reading
 
     def exists(self) -> bool:
-        return (self.path / "job.json").exists()
+        return (self.path / RECORD).exists()
 
     def job(self) -> dict[str, Any]:
         """What `job.json` holds.
@@ -123,7 +127,7 @@ class JobFolder:
             FailureError: it is damaged.
         """
         try:
-            value: dict[str, Any] = json.loads((self.path / "job.json").read_text())
+            value: dict[str, Any] = json.loads((self.path / RECORD).read_text())
         except ValueError as error:  # no JSON, or no text at all
             raise self._damaged(str(error)) from error
         return value
@@ -158,17 +162,29 @@ class JobFolder:
         return JobState(self.job()["state"])
 
     def lines(self, file: str) -> Iterator[dict[str, Any]]:
-        """The objects of `events.jsonl` or `metrics.jsonl`."""
-        path = self.path / file
-        if path.exists():
-            with path.open() as lines:
-                for line in lines:
-                    if line.endswith("\n"):  # the last one may be half written
-                        yield json.loads(line)
+        """The objects of `events.jsonl` or `metrics.jsonl`; a line that its writer could not end is skipped."""
+        for line in self.growing.lines(file):
+            try:
+                value: dict[str, Any] = json.loads(line)
+            except ValueError:
+                continue
+            yield value
 
     def files(self, part: str) -> list[Path]:
         """Files below `results` or `plots` or `logs`, sorted."""
         return sorted(path for path in (self.path / part).rglob("*") if path.is_file())
+
+
+@contextlib.contextmanager
+def new_folder(name: str) -> Iterator[Path]:
+    """Yields a folder to fill, which becomes that of a job of this name at the end, unless there is one by then."""
+    parent = jobs_folder()
+    parent.mkdir(parents=True, exist_ok=True)
+    with made_whole(parent / name) as partial:
+        partial.chmod(parent.stat().st_mode & 0o777)  # who may look into the others may look into this one
+        for part in ("logs", "results", "plots"):
+            (partial / part).mkdir()
+        yield partial
 
 
 def all_jobs() -> list[JobFolder]:
@@ -187,7 +203,8 @@ def damaged_jobs() -> list[str]:
 
 def _folders() -> list[JobFolder]:
     folder = jobs_folder()
-    return [JobFolder(path) for path in folder.iterdir() if (path / "job.json").exists()] if folder.is_dir() else []
+    found = [JobFolder(path) for path in folder.iterdir()] if folder.is_dir() else []
+    return [job for job in found if job.exists() and not job.name.startswith(".")]  # one that is being made
 
 
 def unfinished_jobs(cluster: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The record of a job that lives: its state and what is told of it, on disk first, with a copy in the storage."""
+"""The record of a job that lives: its state and what is told of it, on disk, with a copy in the storage."""
 
 import asyncio
 import datetime
@@ -15,6 +15,7 @@ from launcher.job_folder import JobFolder
 from launcher.mirror import mirror_record
 from launcher.rank_notes import CHECKPOINT_FAILED, note_of
 from launcher.rank_process import Message
+from launcher.record_writer import RecordWriter
 from launcher.recovery import AttemptEnd, ends_after
 
 
@@ -28,7 +29,7 @@ class JobRecord:
     """
 
     def __init__(self, spec: JobSpec, folder: JobFolder, storage: str):
-        saved = folder.job()
+        saved = self._saved = folder.job()
         self.spec = spec
         self.folder = folder
         self.storage = storage
@@ -43,10 +44,12 @@ class JobRecord:
         self.result: dict[str, Any] | None = None
         self.ends: tuple[AttemptEnd, ...] = functools.reduce(ends_after, folder.lines("events.jsonl"), ())
         self.changed = asyncio.Event()
+        self.writer = RecordWriter(folder, self._tell_of_disk)
         self._failed_at: float | None = None
         self._submitted = time.monotonic() - max((event["at"] for event in folder.lines("events.jsonl")), default=0.0)
         self._times: dict[str, str] = {}
         self._mirroring: asyncio.Task[None] | None = None
+        self._mirrored_inputs: set[str] = set()
         self._noted: set[Hashable] = set()  # what this attempt's notes of its ranks are about
         self._stale = False  # the copy in the storage
         self._curves: EventFile | None = None  # of this attempt, once rank 0 has reported a metric
@@ -93,7 +96,7 @@ class JobRecord:
         self.save()
 
     def move(self, state: JobState) -> None:
-        """Takes one step of the state machine, on disk first."""
+        """Takes one step of the state machine; it is on disk before anybody hears of it, if that can be written."""
         if state == self.state:
             return
         check_transition(self.state, state)
@@ -123,8 +126,8 @@ class JobRecord:
         return any(event["type"] == "profile" for event in self.folder.lines("events.jsonl"))
 
     def save(self) -> None:
-        self.folder.write_job(
-            self.folder.job() | self.snapshot() | {"times": self._times, "storage": self.storage, "result": self.result}
+        self.writer.save(
+            self._saved | self.snapshot() | {"times": self._times, "storage": self.storage, "result": self.result}
         )
 
     def mirror(self) -> None:
@@ -143,9 +146,14 @@ class JobRecord:
         while self._stale:
             self._stale = False
             try:
-                await asyncio.to_thread(mirror_record, self.folder, self.storage)
-            except OSError as error:  # the job needs no copy of its record to go on
-                self.event("mirror-failed", why=str(error))
+                await asyncio.to_thread(mirror_record, self.folder, self.storage, self._mirrored_inputs)
+            except Exception as error:  # noqa: BLE001 - each object store's client has its own; the job needs no copy
+                self._fail_to_mirror(f"{type(error).__name__}: {error}")
+
+    def _fail_to_mirror(self, why: str) -> None:
+        self.event("mirror-failed", why=why)
+        self._note_once("mirror", f"its record could not be copied to {self.storage}: {why}; without the head, "
+                        f"only what was copied before would be left of it")  # fmt: skip
 
     def begin_attempt(self, attempt_id: str, hosts: Sequence[str], ranks: Sequence[RankStatus]) -> None:
         """Puts an attempt on record, before any rank of it starts."""
@@ -180,7 +188,7 @@ class JobRecord:
     def event(self, kind: str, **details: Any) -> None:
         """Books what happened, and what follows from it for `ends`."""
         event = {"at": self._now(), "type": kind, **details}
-        self.folder.append("events.jsonl", event)
+        self.writer.append("events.jsonl", event)
         self.ends = ends_after(self.ends, event)
 
     def note(self, text: str) -> None:
@@ -197,13 +205,13 @@ class JobRecord:
         kind = event["type"]
         self._warn(event)
         if kind == "log":
-            self.folder.append_text(f"logs/attempt-{self.attempt}.rank-{rank}.log", event["text"])
+            self.writer.append_text(f"logs/attempt-{self.attempt}.rank-{rank}.log", event["text"])
         elif kind == "report":
             if self._failed_at is not None:
                 self.event("recovered", attempt=self.attempt, seconds=round(time.monotonic() - self._failed_at, 3))
                 self._failed_at = None
             where = {"at": self._now(), "rank": rank, "step": event["step"], "total": event["total"]}
-            self.folder.append("metrics.jsonl", where | event["metrics"])
+            self.writer.append("metrics.jsonl", where | event["metrics"])
             if rank == 0 and event["metrics"]:
                 self._draw(event["step"], event["metrics"])
         else:
@@ -241,10 +249,17 @@ class JobRecord:
     def _tell(self, rank: int, event: Message) -> None:
         """Notes what is worth reading, once an attempt."""
         found = note_of(rank, event, self.hosts, self.spec)
-        if found is not None and found[0] not in self._noted:
-            about, text = found
+        if found is not None:
+            self._note_once(*found)
+
+    def _note_once(self, about: Hashable, text: str) -> None:
+        if about not in self._noted:
             self._noted.add(about)
             self.note(text)
+
+    def _tell_of_disk(self, text: str) -> None:
+        self.note(text)
+        self.mirror()
 
     def _draw(self, step: int, metrics: Mapping[str, float]) -> None:
         if self._curves is None:

@@ -314,7 +314,7 @@ class JobRun:
     ) -> FirstCause | None:
         rank_0_lost = any(end.rank == 0 and end.lost is not None for end in gang.bad_ends)
         if self.spec.command is not None and not gang.succeeded and not rank_0_lost:
-            with contextlib.suppress(RayError, TimeoutError):  # its host may be what failed
+            with contextlib.suppress(RayError, OSError):  # its host may be what failed, or the head's disk be full
                 await collect_outputs(agents[0], attempt_id, self.record.folder.path)
         if self.cancelled.is_set():
             self.record.end(JobState.CANCELLED, self.cancel_reason)
@@ -339,9 +339,11 @@ class JobRun:
             return None
         try:
             await collect_outputs(agents[0], attempt_id, self.record.folder.path)
+            self.record.result = write_summary(self.record.folder.path, results[0], self.record.verdicts)
         except (RayError, TimeoutError) as error:
             where = f"rank 0 on host {gang.ranks[0].host} was lost after its end, before its results were fetched"
             return FirstCause(sentence=f"{where}: {error}", cause=Cause.PREEMPTED)
-        self.record.result = write_summary(self.record.folder.path, results[0], self.record.verdicts)
+        except OSError as error:
+            return FirstCause(sentence=f"the results cannot be written on the head: {error}; make room there")
         self.record.end(JobState.SUCCEEDED, "")
         return None

@@ -1,74 +1,107 @@
 """A copy of a job's record beside its checkpoints: a head that is lost with its disk takes no job with it."""
 
 import datetime
+import hashlib
 import json
+import os
+from pathlib import Path
 from typing import Any
 
 from etils import epath
 
 from launcher.errors import FailureError
 from launcher.event_file import EVENT_FILES
-from launcher.job_folder import JobFolder, jobs_folder
+from launcher.growing_files import EVENTS, METRICS
+from launcher.job_folder import RECORD, JobFolder, jobs_folder, new_folder
 from workloads.durable import as_path, write_whole
 
-RECORD = "record"
-LINES = ("events.jsonl", "metrics.jsonl")
+COPY = "record"
+LINES = (EVENTS, METRICS)
 
 
-def mirror_record(folder: JobFolder, storage: str) -> None:
+def mirror_record(folder: JobFolder, storage: str, good: set[str]) -> None:
     """Copies to the storage what `submit --resume` needs: record, events, metrics, curves and input files.
 
     Args:
         folder: of the job.
         storage: folder or URL of its checkpoints.
+        good: input files whose copies are known to be good, which is added to; others are compared, and mended.
 
     Raises:
-        OSError: the storage cannot be written.
+        Exception: the storage cannot be written; which, its client decides.
     """
-    target = as_path(storage) / RECORD
+    target = as_path(storage) / COPY
     target.mkdir(parents=True, exist_ok=True)
     for source in folder.files("inputs"):
-        copy = target / source.relative_to(folder.path).as_posix()
-        if not copy.exists():
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(source.read_bytes())
+        name = source.relative_to(folder.path).as_posix()
+        if name not in good:
+            _mirror_input(source, target / name)
+            good.add(name)
     for curves in folder.path.glob(f"{EVENT_FILES}*"):
-        (target / curves.name).write_bytes(curves.read_bytes())
+        write_whole(target / curves.name, curves.read_bytes())
     for name in LINES:
         if (folder.path / name).exists():
-            write_whole(target / name, (folder.path / name).read_text())
-    write_whole(target / "job.json", (folder.path / "job.json").read_text())  # last: with it the copy counts
+            write_whole(target / name, (folder.path / name).read_bytes())
+    write_whole(target / RECORD, (folder.path / RECORD).read_bytes())  # last: with it the copy counts
 
 
-def fetch_record(root: str, name: str) -> JobFolder | None:
-    """Brings a job's record back from the storage into the state folder; None if there is none.
+def _mirror_input(source: Path, copy: epath.Path) -> None:
+    if not copy.exists() or _sha256(copy.read_bytes()) != source.parent.name:
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(copy, source.read_bytes())
+
+
+def fetch_record(root: str, name: str, *, replace: bool = False) -> JobFolder | None:
+    """Brings a job's record back from the storage into the state folder, whole or not at all; None if there is none.
+
+    Input files that are not what they were are left out: whoever needs one misses it by name.
 
     Args:
         root: folder or URL below which each job has its own.
         name: of the job; of several that had it, the one that was submitted last.
+        replace: put it over a record that is here, whose logs and results stay; else that one stays as it is.
 
     Raises:
         FailureError: a copy is damaged, and may be that of the last one.
+        OSError: it cannot be read, or written here.
     """
     base = as_path(root)
-    copies = [folder / RECORD for folder in base.glob(f"{name}.*")] if base.exists() else []
-    submitted = {copy: _submitted(copy / "job.json", name) for copy in copies if (copy / "job.json").exists()}
+    copies = [folder / COPY for folder in base.glob(f"{name}.*")] if base.exists() else []
+    submitted = {copy: _submitted(copy / RECORD, name) for copy in copies if (copy / RECORD).exists()}
     if not submitted:
         return None
     source = max(submitted, key=submitted.__getitem__)
-    target = epath.Path(jobs_folder() / name)
-    for part in ("logs", "results", "plots"):
-        (target / part).mkdir(parents=True, exist_ok=True)
+    here = JobFolder(jobs_folder() / name)
+    with new_folder(name) as partial:
+        _fetch(source, partial)
+        if here.path.exists() and (replace or not here.exists()):  # a copy that was interrupted has no record
+            _put_over(partial, here.path)
+    return here
+
+
+def _fetch(source: epath.Path, target: Path) -> None:
     for file in (source / "inputs").glob("*/*") if (source / "inputs").exists() else ():
-        copy = target / "inputs" / file.parent.name / file.name
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(file.read_bytes())
-    for curves in source.glob(f"{EVENT_FILES}*"):
-        (target / curves.name).write_bytes(curves.read_bytes())
-    for line_file in (*LINES, "job.json"):
-        if (source / line_file).exists():
-            (target / line_file).write_text((source / line_file).read_text())
-    return JobFolder(jobs_folder() / name)
+        data = file.read_bytes()
+        if _sha256(data) == file.parent.name:
+            copy = target / "inputs" / file.parent.name / file.name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(data)
+    for file in (*source.glob(f"{EVENT_FILES}*"), *(source / name for name in (*LINES, RECORD))):
+        if file.exists():
+            (target / file.name).write_bytes(file.read_bytes())
+
+
+def _put_over(new: Path, old: Path) -> None:
+    """Moves the files of one folder over those of another, the record last."""
+    files = sorted((path for path in new.rglob("*") if path.is_file()), key=lambda path: path == new / RECORD)
+    for path in files:
+        target = old / path.relative_to(new)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(path, target)
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def _submitted(record: epath.Path, name: str) -> datetime.datetime:

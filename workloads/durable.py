@@ -10,18 +10,19 @@ def as_path(storage: str) -> epath.Path:
     return epath.Path(storage) if "://" in storage else epath.Path(storage).expanduser().resolve()
 
 
-def write_whole(path: epath.Path, text: str) -> None:
+def write_whole(path: epath.Path, content: str | bytes) -> None:
     """Puts a file in place at once: under a temporary name, synced, renamed. An object store does so by itself.
 
     Raises:
         OSError: the storage is full or refuses; the file is then as it was before.
     """
+    data = content.encode() if isinstance(content, str) else content
     if "://" in str(path):
-        path.write_text(text)
+        path.write_bytes(data)
         return
     temporary = f"{path}.tmp"
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
+    with open(temporary, "wb") as file:
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)

@@ -9,9 +9,11 @@ import pytest
 
 from launcher.choose import choose_name
 from launcher.errors import FailureError, UserError
-from launcher.job import JobState
-from launcher.job_folder import FORMAT, MAX_OPEN, JobFolder, all_jobs, damaged_jobs, jobs_folder, settle_lost_jobs
+from launcher.growing_files import MAX_OPEN
+from launcher.job import InputFile, JobState
+from launcher.job_folder import FORMAT, JobFolder, all_jobs, damaged_jobs, jobs_folder, settle_lost_jobs
 from tests.conftest import job_spec
+from tests.launcher.full_disk import full_disk
 
 pytestmark = pytest.mark.usefixtures("state_folder")
 
@@ -63,6 +65,32 @@ def test_job_json_is_replaced_as_a_whole() -> None:
         assert json.load(old)["state"] == "QUEUED"  # who has it open reads the old one to its end
     assert folder.state() is JobState.RUNNING
     assert [path.name for path in folder.path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_job_that_the_disk_has_no_room_for_leaves_its_name_free() -> None:
+    with full_disk(), pytest.raises(OSError, match="too large"):
+        JobFolder.create(job_spec("a"), "laptop")
+    assert list(jobs_folder().iterdir()) == []
+    JobFolder.create(job_spec("a"), "laptop")
+    assert [job.name for job in all_jobs()] == ["a"]
+
+
+def test_a_folder_that_is_being_made_is_no_job(state_folder: Path) -> None:
+    JobFolder.create(job_spec("a"), "laptop").path.rename(jobs_folder() / ".a.x7")
+    assert all_jobs() == [] and damaged_jobs() == []
+
+
+def test_an_input_file_replaces_what_an_interrupted_copy_has_left(tmp_path: Path) -> None:
+    folder = JobFolder.create(job_spec("a"), "laptop")
+    source = tmp_path / "blob"
+    source.write_bytes(b"all of it")
+    kept = folder.path / "inputs" / "0" / "data.txt"
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(b"all")
+    for _ in range(2):
+        folder.keep_input(source, InputFile(name="data.txt", sha256="0", num_bytes=9))
+        assert kept.read_bytes() == b"all of it"
+    assert folder.files("inputs") == [kept] and not list(folder.path.glob(".*"))
 
 
 def test_files_below_a_part_are_listed_sorted() -> None:

@@ -21,6 +21,7 @@ from launcher.rank_notes import note_of
 from launcher.rank_process import Message
 from launcher.recovery import AttemptEnd, Cause, Policy, Retry, Stop, decide
 from tests.conftest import job_spec
+from tests.launcher.full_disk import full_disk
 
 pytestmark = pytest.mark.usefixtures("state_folder")
 
@@ -170,6 +171,64 @@ def test_a_checkpoint_that_fails_is_told_once_until_one_is_committed_again(recor
     ]
 
 
+def test_a_copy_in_the_storage_that_fails_is_told_once_an_attempt(
+    record: JobRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(folder: JobFolder, storage: str, good: set[str]) -> None:
+        raise RuntimeError("503 of the bucket")
+
+    monkeypatch.setattr(job_record, "mirror_record", refuse)
+    for _ in range(2):
+        (note,) = told(record, {**SAVED, "step": 8}, {**SAVED, "step": 16})
+        assert note.startswith(f"its record could not be copied to {record.storage}: RuntimeError: 503 of the bucket; ")
+    assert "mirror-failed" in {event["type"] for event in record.folder.lines("events.jsonl")}
+
+
+def test_a_full_disk_ends_no_job_and_its_record_is_whole_once_there_is_room(
+    record: JobRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launcher.record_writer.RETRY_PERIOD_S", 0.01)
+    seen: list[str] = []
+
+    async def program() -> None:
+        record.enqueue()
+        record.move(JobState.STARTING)
+        before = (record.folder.path / "events.jsonl").stat().st_size
+        with full_disk(before + 10):  # some bytes of the first line go in
+            for step in (8, 16):
+                record.hear(0, {"type": "report", "step": step, "total": 16, "metrics": {"loss": 1.0}})
+                record.hear(0, {"type": "log", "text": f"step {step}\n"})
+            record.hear(0, {**SAVED, "step": 16})
+            record.move(JobState.RUNNING)
+            record.changed.clear()
+            record.end(JobState.SUCCEEDED, "")
+            assert record.changed.is_set() and record.state is JobState.SUCCEEDED
+            await asyncio.sleep(0.05)
+            seen.extend(record.notes)
+            assert record.writer.late == f"{record.folder.path / 'events.jsonl'}: File too large"
+            assert JobFolder(record.folder.path).state() is JobState.STARTING
+            waiting = [event["type"] for event in record.folder.lines("events.jsonl")]
+            assert "checkpoint" in waiting and waiting.count("state") == 4, "what waits can be read"
+        while record.writer.late:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        await record.mirrored()
+
+    asyncio.run(program())
+    told_of_disk = [note for note in seen if note.startswith("the head cannot write the job's record: ")]
+    assert len(told_of_disk) == 1 and "job.json: File too large; the job goes on" in told_of_disk[0]
+    assert record.notes[-1] == "the head has written the job's record"
+    reader = JobFolder(record.folder.path)
+    assert reader.state() is JobState.SUCCEEDED and reader.job()["checkpoint_step"] == 16
+    assert [line["step"] for line in reader.lines("metrics.jsonl")] == [8, 16]
+    assert [path.read_text() for path in reader.files("logs")] == ["step 8\nstep 16\n"]
+    lines = (reader.path / "events.jsonl").read_text().splitlines()
+    states = [event["state"] for event in map(json.loads, lines) if event["type"] == "state"]
+    assert states == ["QUEUED", "STARTING", "RUNNING", "SUCCEEDED"]
+    copied = json.loads((tmp_path / "storage" / "record" / "job.json").read_text())
+    assert copied["state"] == "SUCCEEDED"
+
+
 def warning(finding: str, *ranks: int, text: str = "is odd", fatal: bool = False) -> Message:
     return {"type": "watchdog", "finding": finding, "ranks": list(ranks), "text": text, "fatal": fatal}
 
@@ -205,8 +264,8 @@ def test_the_storage_has_the_end_of_a_job_that_ended_while_its_record_was_copied
 ) -> None:
     copied, go_on, copy = Event(), Event(), job_record.mirror_record
 
-    def slow_copy(folder: JobFolder, storage: str) -> None:
-        copy(folder, storage)
+    def slow_copy(folder: JobFolder, storage: str, good: set[str]) -> None:
+        copy(folder, storage, good)
         copied.set()
         go_on.wait()
 

@@ -1,6 +1,7 @@
 """The life of one job: what the launcher makes of odd ends. Agents without Ray; see `test_recovery` for real."""
 
 import asyncio
+import contextlib
 import dataclasses
 import errno
 import time
@@ -23,6 +24,7 @@ from launcher.rank_process import Message
 from launcher.recovery import Stop
 from tests.cluster.test_record import _cluster
 from tests.conftest import job_spec
+from tests.launcher.full_disk import full_disk
 from tests.launcher.in_process import InProcess
 from tests.launcher.test_gang import RankAgent
 from tests.launcher.test_replay import attempt, diverged, failed
@@ -206,6 +208,35 @@ def test_a_job_whose_checkpoints_are_out_of_sight_starts_nothing_over(
     said = f"the job has saved step 30 under {tmp_path / 'storage'}, and the head finds no checkpoint there"
     assert said in record.message and "submit it anew" in record.message
     assert not list(record.folder.lines("metrics.jsonl")) and not (tmp_path / "storage" / "fence.json").exists()
+
+
+def test_results_that_the_head_cannot_write_fail_an_attempt_with_the_reason(tmp_path: Path) -> None:
+    class FillsTheDisk(HostAgent):
+        async def collect(self, attempt_id: str) -> dict[str, int]:
+            (results,) = tmp_path.rglob("results")
+            if results.is_dir():
+                results.rename(results.with_name("aside"))
+                results.touch()  # nothing can be written below it
+            return {}
+
+    record = run(tmp_path, [FillsTheDisk(), HostAgent()])
+    assert record.state is JobState.FAILED and "the launcher failed" not in record.message
+    assert record.message.startswith("the results cannot be written on the head: [Errno ")
+
+
+def test_a_job_whose_record_cannot_be_written_runs_to_its_end(tmp_path: Path) -> None:
+    class FillsTheDisk(HostAgent):
+        async def has(self, digests: Sequence[str]) -> Sequence[str]:
+            filled.enter_context(full_disk(400))  # a result has room, and the fence; the record has not
+            return digests
+
+    with contextlib.ExitStack() as filled:
+        record = run(tmp_path, [FillsTheDisk(), HostAgent()])
+    assert (record.state, record.attempt, record.message) == (JobState.SUCCEEDED, 1, "")
+    assert any(note.startswith("the head cannot write the job's record: ") for note in record.notes)
+    assert JobFolder(record.folder.path).state() is not JobState.SUCCEEDED
+    assert record.writer.write_late() == "" and JobFolder(record.folder.path).state() is JobState.SUCCEEDED
+    record.close()
 
 
 def test_a_host_that_stands_still_before_its_rank_can_start_is_named(
