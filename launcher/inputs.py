@@ -2,14 +2,16 @@
 
 import dataclasses
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cluster.place_code import Code
 from cluster.record import Cluster
+from launcher.command import NO_PARAMETERS
 from launcher.errors import UserError
-from launcher.job import InputFile
+from launcher.job import InputFile, JobSpec
+from launcher.job_folder import JobFolder
 from launcher.requirements import refuse_for_shipped
 from launcher.temporary import sha256_of, temporary_folder
 from launcher.user_submission import Packed, folder_with, inspect, require_installed
@@ -72,6 +74,30 @@ def find_inputs(
     seen = inspect(cluster, workload, settings, layout, packed, code)
     files, paths = packed or ({}, {})
     return Inputs(config=seen["config"], settings=dict(settings), files=files, paths=paths)
+
+
+def kept_inputs(folder: JobFolder, spec: JobSpec, given: Collection[str]) -> dict[str, Path]:
+    """Where a job's record has the files that the job was given, by the parameter that names them.
+
+    Args:
+        folder: of the job.
+        spec: of the job, as it was.
+        given: parameters that are given anew, whose files do not matter.
+
+    Raises:
+        UserError: a file is not there, or not what it was.
+    """
+    kept = {param: folder.path / "inputs" / file.sha256 / file.name for param, file in spec.files.items()}
+    for param, path in kept.items():
+        expected = spec.files[param].sha256
+        found = sha256_of(path) if path.is_file() else "nothing"
+        if param not in given and found != expected:
+            anew = "" if param in NO_PARAMETERS else f", or give it anew: --set {param}=FILE"
+            raise UserError(
+                f"--resume {spec.name}: the record has not the {param} that the job was given: {path} should have "
+                f"sha256 {expected[:16]}, and has {found[:16]}; put it there{anew}"
+            )
+    return kept
 
 
 def _packed(

@@ -14,7 +14,7 @@ from launcher.choose import choose_cluster, choose_layout, choose_name
 from launcher.command import NO_PARAMETERS
 from launcher.errors import FailureError, UserError
 from launcher.faults import check_faults, parse_fault
-from launcher.inputs import Inputs, find_inputs
+from launcher.inputs import Inputs, find_inputs, kept_inputs
 from launcher.interactive import WORKLOAD
 from launcher.job import JobOptions, JobSpec, valid_name
 from launcher.job_folder import JobFolder, jobs_folder
@@ -140,7 +140,7 @@ def prepare_resume(
         raise UserError(f"--{odd[0].replace('_', '-')}: job {old.name!r} runs a command, which saves for itself")
     as_before = min(old.num_hosts, cluster.spec.num_hosts)
     layout = choose_layout(cluster, as_before if num_hosts is None else num_hosts)
-    kept = {param: folder.path / "inputs" / file.sha256 / file.name for param, file in old.files.items()}
+    kept = kept_inputs(folder, old, settings)
     paths = {old.files[param].sha256: path for param, path in kept.items()}
     if old.command is not None and settings:
         raise UserError(f"--set: job {old.name!r} runs a command, which has no parameters")
