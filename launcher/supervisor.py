@@ -27,17 +27,17 @@ from launcher.host_return import OPS, HostReturn
 from launcher.interactive import WORKLOAD
 from launcher.interactive_talk import GangTalk
 from launcher.job import JobSpec, JobState
-from launcher.job_folder import JobFolder, all_jobs, jobs_folder, settle_lost_jobs
+from launcher.job_folder import JobFolder, all_jobs, settle_lost_jobs
 from launcher.job_queue import Waiting, next_to_start, num_hosts_to_ask
 from launcher.job_record import JobRecord
 from launcher.job_run import JobRun
 from launcher.job_sizes import job_sizes
-from launcher.mirror import fetch_record
 from launcher.notice_watch import follow_notices
 from launcher.notices import Notice
 from launcher.process_watch import end_with_raylet
 from launcher.protocol import Message
 from launcher.record_copy import news
+from launcher.records_on_head import RecordsOnHead, require_written
 from launcher.storage import is_on_head, storage_for, storage_root
 
 WATCH_PERIOD_S = 0.1
@@ -58,6 +58,7 @@ class Supervisor:
         self.cluster = cluster
         self.blobs = BlobStore(cluster.folder / "blobs")
         self.authority = Authority.open(cluster.folder, cluster.cluster_id)
+        self.records = RecordsOnHead(cluster.name)
         self.jobs: dict[str, JobRun] = {}
         self.queue: list[str] = []
         agents = agent_handles(cluster)
@@ -101,7 +102,7 @@ class Supervisor:
             case "submit":
                 spec = JobSpec.from_json(request["spec"])
                 if request["resume"]:
-                    await self._find_record(spec)
+                    await self.records.find(spec.name, storage_root(self.cluster.spec.storage_path))
                 answer = self._submit(spec, request["wait"], request["resume"], request["secrets"], request["lost"])
             case "blob":
                 self.blobs.put(request["digest"], data, is_file=request["is_file"])
@@ -133,6 +134,10 @@ class Supervisor:
         if name not in self.jobs:
             raise UserError(f"no job {name!r} has run on cluster {self.cluster.name!r} since it came up")
         return self.jobs[name]
+
+    def _record_of(self, name: str) -> JobRecord | None:
+        """Of a job that has run since the supervisor was started."""
+        return self.jobs[name].record if name in self.jobs else None
 
     async def _record(self, request: Message) -> AsyncIterator[Message]:
         for piece in news(self.cluster.name, request):
@@ -207,9 +212,7 @@ class Supervisor:
         if not wait and (decision is None or decision[0] != spec.name):
             holders = self._describe_holders(spec.name)
             raise UserError(f"no free hosts for job {spec.name!r}: {holders}; leave out --no-wait to queue")
-        folder = self._reopen(spec) if resume else self._create(spec)
-        for file in spec.files.values():
-            folder.keep_input(self.blobs.path(file.sha256), file)
+        folder = self.records.open(spec, self.blobs, self._record_of(spec.name), resume=resume)
         job = self._add(spec, folder)
         job.secrets = secrets
         if lost:
@@ -225,28 +228,6 @@ class Supervisor:
             "waits_for": self._holders(job),
             "limits": self.guard.state(),
         }
-
-    def _create(self, spec: JobSpec) -> JobFolder:
-        try:
-            return JobFolder.create(spec, self.cluster.name)
-        except FileExistsError:
-            raise UserError(
-                f"there is a job {spec.name!r} already: choose another --name, or spmd-launch jobs --prune {spec.name}"
-            ) from None
-
-    async def _find_record(self, spec: JobSpec) -> None:
-        """Brings the record of a job that ran on other machines from the storage, where this head has none."""
-        if (jobs_folder() / spec.name).exists():
-            return
-        root = storage_root(self.cluster.spec.storage_path)
-        if await asyncio.to_thread(fetch_record, root, spec.name) is None:
-            raise UserError(f"--resume {spec.name}: neither the head nor {root} has a record of it")
-
-    def _reopen(self, spec: JobSpec) -> JobFolder:
-        live = self.jobs.get(spec.name)
-        if live is not None and not live.record.state.ended:
-            raise UserError(f"job {spec.name!r} is {live.record.state}: only a job that has ended can be resumed")
-        return JobFolder.reopen(spec, self.cluster.name)
 
     def _add(self, spec: JobSpec, folder: JobFolder) -> JobRun:
         cluster = self.cluster.spec
@@ -271,7 +252,8 @@ class Supervisor:
             except Exception as error:  # noqa: BLE001 - whatever a damaged record leads to, other jobs must go on
                 self._forget(folder.name)
                 why = f"the supervisor was started again, and cannot go on with this job: its record is bad: {error!r}"
-                settle_lost_jobs([folder], self.cluster.name, why)
+                with contextlib.suppress(OSError):  # a full disk must not end this supervisor
+                    settle_lost_jobs([folder], self.cluster.name, why)
         self._start_next()
 
     def _adopt(self, folder: JobFolder, record: Message) -> None:
@@ -381,14 +363,8 @@ class Supervisor:
         return {"name": name, "state": job.record.state}
 
     def _prune(self, name: str) -> None:
-        """Forgets a job that has ended, and its record: its name can be used again."""
-        folder = JobFolder(jobs_folder() / name)
-        if not folder.exists() or folder.job()["cluster"] != self.cluster.name:
-            return
-        if not folder.state().ended:
-            raise UserError(f"job {name!r} is {folder.state()}: only a job that has ended can be removed")
-        folder.remove()
-        self.jobs.pop(name, None)
+        if self.records.remove(name, self._record_of(name)):
+            self.jobs.pop(name, None)
 
     async def _drain(self, force: bool) -> Message:
         """Refuses while jobs run, unless forced; then ends them all as CANCELLED."""
@@ -398,6 +374,8 @@ class Supervisor:
                 f"cluster {self.cluster.name!r} has {len(running)} job(s) that have not ended: {', '.join(running)}; "
                 f"wait, cancel them, or use --force, which cancels them"
             )
+        if not force:
+            require_written([job.record for job in self.jobs.values()], "; or --force: what is not written is lost")
         for name in reversed(running):  # the queued ones first, so that none of them starts meanwhile
             await self._cancel(name, "cancelled by down --force")
         return {"cancelled": running}

@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 import shutil
 import time
 from collections.abc import Iterator
@@ -51,6 +52,25 @@ def test_a_job_goes_on_after(cli: Cli, cluster: str, calm_digest: str, fault: st
     assert len(cli.events(f"after-{name}", "recovered")) == 1
     first = {rank["pid"] for rank in job["ranks"]}
     assert not first & {process.pid for process in processes_of(cli.record(cluster))}
+
+
+@pytest.mark.slow
+def test_a_full_disk_of_the_head_ends_no_job(cli: Cli, cluster: str, calm_digest: str) -> None:
+    new = {key: cli.job("calm")[key] for key in ("format", "name", "cluster", "state", "spec")}
+    room = len(json.dumps(new, indent=1)) + 100  # for the record of a job that is queued, and no more
+    (supervisor,) = [p for p in processes_of(cli.record(cluster)) if "ray::Supervisor" in " ".join(command_of(p))]
+    limits = supervisor.rlimit(resource.RLIMIT_FSIZE)
+    supervisor.rlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+    try:
+        out = cli("submit", "psum-check", *STEPS, "--name", "full")
+        assert "the head cannot write the job's record: " in out and "SUCCEEDED" in out
+        assert cli.job("full")["state"] != "SUCCEEDED"
+    finally:
+        supervisor.rlimit(resource.RLIMIT_FSIZE, limits)
+    cli.wait_for(lambda: cli.job("full")["state"] == "SUCCEEDED")
+    assert cli.json("results", "full")["result_digest"] == calm_digest
+    states = [event["state"] for event in cli.events("full", "state")]
+    assert states == ["QUEUED", "STARTING", "RUNNING", "SUCCEEDED"]
 
 
 @pytest.mark.slow
