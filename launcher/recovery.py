@@ -145,7 +145,8 @@ def decide(
     if size == 0:
         needed = f"{len(good)} host(s) are left and it needs {min(sizes)} (missing: {missing})"
         if waited_s < policy.wait_for_hosts_s:
-            return Wait(why=f"waits for hosts: {needed}")
+            most = f"for at most {policy.wait_for_hosts_s:g} s, and while `up` brings hosts back"
+            return Wait(why=f"waits for hosts: {needed}; {most}")
         return Stop(why=f"{needed}; none came within {policy.wait_for_hosts_s:g} s")
     best = set(sorted(good, key=lambda host: host not in old)[:size])
     chosen = tuple(host for host in available if host in best)

@@ -103,7 +103,8 @@ def test_without_a_spare_it_goes_on_with_fewer_where_allowed() -> None:
 
 def test_else_it_waits_and_then_gives_up_saying_what_was_missing() -> None:
     policy = Policy(wait_for_hosts_s=30.0)
-    assert isinstance(after(lost(), policy=policy, sizes=(2,), available=("a",), waited_s=29.0), Wait)
+    waits = after(lost(), policy=policy, sizes=(2,), available=("a",), waited_s=29.0)
+    assert isinstance(waits, Wait) and "missing: b" in waits.why and "for at most 30 s" in waits.why
     end = after(lost(), policy=policy, sizes=(2,), available=("a",), waited_s=30.0)
     assert isinstance(end, Stop) and "missing: b" in end.why and "30 s" in end.why
 
