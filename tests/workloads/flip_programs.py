@@ -219,6 +219,7 @@ def host_memory(context: Context) -> list[dict[str, Any]]:
     big[123_456] = rank
     words = np.array(["same", f"rank {rank}"])
     trees = [{"n": big.reshape(2, -1)}, {"x": 1.5 + rank}, {"text": words}, {"half": np.array([rank], jnp.bfloat16)}]
+    trees.append({"other order": np.array([0, rank], ">i8")})
     return [_report(checker.check(tree, step=1)) for tree in trees]
 
 

@@ -54,11 +54,12 @@ def test_the_past_tells_which_of_two_copies_is_wrong_if_the_leaf_does_not_change
 
 
 def test_host_memory_is_searched_too() -> None:
-    big, number, text, half = _ranks("host_memory")
+    big, number, text, half, swapped = _ranks("host_memory")
     assert (big["index"], big["values"], big["bad"][0]) == ([1, 23_456], ["0.0", "1.0"], 1)
     assert (number["index"], number["hexes"]) == ([], ["0x3ff8000000000000", "0x4004000000000000"])
     assert (text["index"], text["values"]) == ([1], ["rank 0", "rank 1"])
     assert (half["hexes"], half["values"]) == (["0x0000", "0x3f80"], ["0", "1"])
+    assert (swapped["bits"], swapped["values"]) == ([0], ["0", "1"]), "of an array in the other byte order too"
 
 
 @pytest.mark.parametrize("num_checks", [300, pytest.param(10_000, marks=pytest.mark.long)])

@@ -10,6 +10,7 @@ import numpy as np
 
 from workloads.exchange import Exchange
 from workloads.integrity.elements import LocalCopy
+from workloads.integrity.fingerprint import host_array
 from workloads.integrity.localise import Pair, localise
 from workloads.integrity.plan import Bounds, Plan, make_plan
 from workloads.integrity.read import read_copies, summarize, suspects
@@ -204,7 +205,7 @@ def _local_copies(plan: Plan, values: Sequence[Any], host: str) -> Mapping[tuple
     copies = {}
     for copy in plan.copies:
         leaf, value = plan.leaves[copy.leaf], values[copy.leaf]
-        data = np.asarray(value) if copy.shard is None else value.addressable_shards[copy.shard].data
+        data = host_array(value) if copy.shard is None else value.addressable_shards[copy.shard].data
         copies[leaf.path, leaf.blocks[copy.block], f"{host}/{copy.device}"] = LocalCopy(data=data)
     return copies
 

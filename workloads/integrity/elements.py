@@ -16,7 +16,7 @@ DIGEST_BYTES = 8
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LocalCopy:
-    """A copy of a block that this process holds: single-device array, or array in host memory."""
+    """A copy of a block that this process holds: single-device array, or array of `host_array`."""
 
     data: jax.Array | np.ndarray
 

@@ -4,6 +4,7 @@ import functools
 import hashlib
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -157,9 +158,15 @@ def _sum_of_mixed(words: jax.Array, positions: jax.Array) -> jax.Array:
     return jnp.stack(sums)
 
 
-def fingerprint_host(array: np.ndarray) -> str:
-    """16 hexadecimal digits for an array in host memory; comparable with other host arrays only."""
-    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)  # where it lies: a history may be large
+def host_array(value: Any) -> np.ndarray:
+    """A NumPy array or number in this machine's byte order: all that looks at its bits looks at them here."""
+    array = np.asarray(value)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def fingerprint_host(value: Any) -> str:
+    """16 hexadecimal digits for an array or number in host memory; comparable with others there only."""
+    content = np.ascontiguousarray(host_array(value)).reshape(-1).view(np.uint8)  # where it lies: it may be large
     return hashlib.blake2b(content.data, digest_size=8).hexdigest()
 
 

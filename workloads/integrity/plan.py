@@ -10,6 +10,8 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
+from workloads.integrity.fingerprint import host_array
+
 Bounds = tuple[tuple[int, int], ...]  # (start, stop) in each dimension
 
 # Leaves are compared in at most so many buckets: what every rank posts in a check is bounded, however large the tree.
@@ -219,7 +221,7 @@ def _describe(path: str, value: Any) -> Leaf:
             blocks=tuple(sorted({bounds_of(index, value.shape) for index in indices})),
             item_bytes=value.dtype.itemsize,
         )
-    array = np.asarray(value)
+    array = host_array(value)
     if array.dtype.hasobject:
         raise TypeError(f"cannot compare replicas of {path}: {type(value).__name__} is neither an array nor a number")
     return Leaf(

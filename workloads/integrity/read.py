@@ -25,7 +25,7 @@ def read_copies(plan: Plan, values: Sequence[Any]) -> np.ndarray:
         )
     for number, copy in enumerate(plan.copies):
         if copy.shard is None:
-            words[number] = int(fingerprint_host(np.asarray(values[copy.leaf])), 16)
+            words[number] = int(fingerprint_host(values[copy.leaf]), 16)
     for batch, found in zip(plan.batches, jax.device_get(pending), strict=True):
         words[batch.copies] = np.ascontiguousarray(found).view(np.uint64)[..., 0]
     return words
