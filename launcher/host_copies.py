@@ -12,9 +12,9 @@ from launcher.attempt import RankTask
 from launcher.keeper import Claim
 from launcher.rank_process import Message
 from workloads.durable import as_path
-from workloads.errors import FencedError
+from workloads.errors import DamageError, FencedError
 from workloads.storage.folders import MANIFEST
-from workloads.storage.manifest import DamageError, Files, file_facts
+from workloads.storage.manifest import Files, file_facts
 
 PIECE_BYTES = 4 * 2**20
 
@@ -95,12 +95,17 @@ class HostCopies:
                 try:
                     data = await self._keeper.get.remote(self._claim.storage, f"{name}/{file}", offset, length)
                 except FileNotFoundError as error:  # the keeper's, which Ray raises here as a subclass of its type
-                    raise DamageError(f"{file} is gone on the head") from error
+                    raise DamageError(f"{file}{await self._leaves_in(name, file)} is gone on the head") from error
                 await asyncio.to_thread(target.write, data)
         if not await asyncio.to_thread(_is_good, partial, facts):
             partial.unlink()
-            raise DamageError(f"{file} is not what was written, on the head: its sha256 differs")
+            leaves = await self._leaves_in(name, file)
+            raise DamageError(f"{file}{leaves} is not what was written, on the head: its sha256 differs")
         partial.replace(path)
+
+    async def _leaves_in(self, name: str, file: str) -> str:
+        words: str = await self._keeper.leaves_in.remote(self._claim.storage, name, file)
+        return words
 
 
 def _pieces(size: int) -> Iterator[tuple[int, int]]:

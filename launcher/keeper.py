@@ -13,12 +13,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from etils import epath
+
 from launcher.process_watch import end_with_raylet
 from workloads.durable import as_path
+from workloads.errors import DamageError
 from workloads.fence import check_fence, write_fence
 from workloads.storage.commit import begin_step, commit_step
 from workloads.storage.folders import MANIFEST, STATE, find_folders, remove
-from workloads.storage.manifest import DamageError, Files, Manifest, file_facts, list_files, parse_manifest
+from workloads.storage.index import leaves_in
+from workloads.storage.manifest import Files, Manifest, file_facts, list_files, parse_manifest, read_manifest
 from workloads.storage.merge import merge_processes
 
 
@@ -98,6 +102,10 @@ class Keeper:
         """A piece of a file below the job's folder."""
         return await asyncio.to_thread(_get, Path(storage) / path, offset, length)
 
+    async def leaves_in(self, storage: str, name: str, file: str) -> str:
+        """Which leaves a file of a step holds, in brackets; '' if none, or nobody can tell."""
+        return await asyncio.to_thread(_leaves_in, as_path(storage) / name, file)
+
 
 class KeeperActor(Keeper):
     """Runs on the head as an async Ray actor, whose process ends with its raylet."""
@@ -132,6 +140,10 @@ def _get(path: Path, offset: int, length: int) -> bytes:
     with path.open("rb") as file:
         file.seek(offset)
         return file.read(length)
+
+
+def _leaves_in(folder: epath.Path, file: str) -> str:
+    return leaves_in(folder, file, list(read_manifest(folder).leaves))
 
 
 def _commit(storage: str, name: str, manifest: Manifest, keep: int, damaged: Sequence[str]) -> list[str]:

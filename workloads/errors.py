@@ -68,6 +68,10 @@ class StorageError(OSError):
     """What may be good checkpoints cannot be read: raised on all ranks, so that no work is done again in silence."""
 
 
+class DamageError(RuntimeError):
+    """A step does not hold what its manifest says; the message is one clause that names file and leaf."""
+
+
 class FencedError(RuntimeError):
     """A newer attempt of this job has begun: what this one would write must not count. The message names both."""
 

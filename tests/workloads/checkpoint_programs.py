@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from workloads import checkpoint
+from workloads.checkpoint import reading
 from workloads.context import Context, Event
 from workloads.durable import as_path
 from workloads.errors import FencedError, ReplicaDivergenceError, StorageError
@@ -37,6 +38,8 @@ SPECS = {
     "key": PartitionSpec(),
     "keys": PartitionSpec("a"),
     "half": PartitionSpec("b"),
+    "large": PartitionSpec("a"),
+    "empty": PartitionSpec("a", "b"),
 }
 
 
@@ -50,16 +53,18 @@ def _values() -> dict[str, Any]:
         "key": jax.random.key(5),
         "keys": jax.random.split(jax.random.key(6), 8),
         "half": base.astype(jnp.bfloat16),
+        "large": jax.random.normal(jax.random.key(7), (64, 32)),  # small ones lie in the index of the arrays
+        "empty": jnp.zeros((8, 0)),
     }
 
 
 def make(context: Context, axes: dict[str, int]) -> dict[str, Any]:
-    """A state of sharded and replicated arrays, keys, a NumPy array and a number."""
+    """A state of sharded and replicated arrays, keys, NumPy arrays and numbers."""
     mesh = context.mesh(axes)
     is_spec = lambda leaf: isinstance(leaf, PartitionSpec)  # noqa: E731
     shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), SPECS, is_leaf=is_spec)
     arrays = jax.jit(_values, out_shardings=shardings)()
-    return {**arrays, "host": np.arange(3.0), "count": 7}
+    return {**arrays, "host": np.arange(3.0), "swapped": np.arange(3.0).astype(">f8"), "count": 7, "seen": np.int64(8)}
 
 
 def digest(context: Context, state: Any) -> str:
@@ -102,8 +107,39 @@ def restore(context: Context, axes: dict[str, int], step: int | None) -> dict[st
         "metadata": restored.metadata,
         "shardings": shardings,
         "same_draw": float(draw(found["key"])) == float(draw(state["key"])),
-        "types": [type(found["host"]).__name__, type(found["moments"]).__name__],
+        "types": [type(found[name]).__name__ for name in ("host", "moments", "count", "seen")],
+        "order": found["swapped"].dtype.str,
     }
+
+
+class CannotRead:
+    """Stands for Orbax's handler where reading raises what is no damage; it wraps TensorStore's errors like this."""
+
+    def __init__(self, met: BaseException):
+        self.met = met
+
+    def restore(self, *_: Any, **__: Any) -> Any:
+        raise Exception("Encountered error while reading array index") from self.met
+
+
+def resume_as_it_cannot_be(context: Context) -> list[str]:
+    """Saves a step; what every rank says of a resume in rows that no mesh of 3 has, and where the last cannot read."""
+    sharding = NamedSharding(context.mesh({"a": context.num_ranks}), PartitionSpec())
+    whole = {"w": jax.jit(lambda: jnp.ones((4, 3)), out_shardings=sharding)()}
+    checkpoint.save(context, 5, whole, {})
+    in_rows = jax.ShapeDtypeStruct((4, 3), jnp.float32, sharding=sharding.update(spec=PartitionSpec("a")))
+    said = [_resume(context, {"w": in_rows})]
+    if context.rank == context.num_ranks - 1:
+        vars(reading)["make_handler"] = lambda: CannotRead(ValueError("what nobody has thought of"))
+    return [*said, _resume(context, whole)]
+
+
+def _resume(context: Context, like: Any) -> str:
+    try:
+        checkpoint.resume(context, lambda *_: like)
+    except ValueError as error:
+        return str(error)
+    return "resumed"
 
 
 def restore_without(context: Context, lost_by: int) -> str:

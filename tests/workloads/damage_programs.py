@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from workloads import checkpoint
-from workloads.checkpoint.leaves import is_key, named_leaves
+from workloads.checkpoint.leaves import named_leaves
+from workloads.checkpoint.stored import is_key
 from workloads.context import Context, Event
+from workloads.durable import as_path
 from workloads.result import digest_arrays
+from workloads.storage.index import leaves_in
 
 METADATA = {"vocabulary": "abc é", "config": {"width": 3}}
 
@@ -67,9 +71,11 @@ def damage_again_and_again(context: Context, times: int) -> list[list[str]]:
         (folder,) = Path(trial.storage).glob("step_00000002*")
         file_kind, path = _choose(folder, chance)
         kind = chance.choice(["flip", "flip", "truncate", "delete"])
+        file = str(path.relative_to(folder))
+        leaves = _leaves_in(folder, file)
         damage(path, kind, chance)
         found = checkpoint.restore(trial, lambda step, _: make(step))
-        outcomes.append([file_kind, kind, _outcome(found, events, str(folder), expected)])
+        outcomes.append([file_kind, kind, _outcome(found, events, (str(folder), file, leaves), expected)])
         shutil.rmtree(trial.storage)
     return outcomes
 
@@ -85,11 +91,26 @@ def _choose(folder: Path, chance: random.Random) -> tuple[str, Path]:
     return kind, chance.choice(by_kind[kind])
 
 
-def _outcome(found: checkpoint.Restored | None, events: list[Event], damaged: str, expected: dict[int, str]) -> str:
+def _leaves_in(folder: Path, file: str) -> list[str]:
+    """Leaves of which one must be named if a file is damaged: none where it is the index, which alone knows them."""
+    if file.startswith("state/d/"):
+        return []
+    return [leaf for leaf in named_leaves(make(0)) if leaves_in(as_path(str(folder)), file, [leaf])]
+
+
+def _outcome(
+    found: checkpoint.Restored | None,
+    events: list[Event],
+    damaged: tuple[str, str, list[str]],
+    expected: dict[int, str],
+) -> str:
+    """What became of it, where this file of this folder, which holds these leaves, was damaged."""
     said = [event for event in events if event["type"] == "checkpoint-skipped"]
     if not found or digest(found.state) != expected[found.step] or found.metadata != METADATA:
         return f"WRONG: {found and found.step} was restored, {said} was said"
     if found.step == 2:
         return "no information lost" if not said else f"WRONG: restored and skipped, {said}"
-    is_named = [(event["step"], event["path"]) for event in said] == [(2, damaged)] and said[0]["why"]
+    folder, file, leaves = damaged
+    is_named = [(event["step"], event["path"]) for event in said] == [(2, folder)] and file in said[0]["why"]
+    is_named = is_named and (not leaves or any(re.search(rf"\b{leaf}\b", said[0]["why"]) for leaf in leaves))
     return "fell back" if is_named else f"WRONG: {said} was said"

@@ -82,6 +82,7 @@ def test_another_layout_restores_the_same_bits(saved: tuple[str, Path], disks: P
 
 
 def test_a_damaged_copy_is_repaired_and_damage_of_both_falls_back(saved: tuple[str, Path], disks: Path) -> None:
+    files = {}
     for step, on_head in ((15, True), (10, False)):
         (local,) = (disks / "host-1/storage").glob(f"step_{step:08d}*")
         path = max((path for path in local.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
@@ -89,11 +90,13 @@ def test_a_damaged_copy_is_repaired_and_damage_of_both_falls_back(saved: tuple[s
             data = bytearray(copy.read_bytes())
             data[len(data) // 2] ^= 1
             copy.write_bytes(data)
+        files[step] = str(path.relative_to(local))
     assert [(found["step"], found["digest"]) for found in restore(disks)] == [(10, saved[0])] * 2
     (skipped,) = events(disks, 0, "checkpoint-skipped")
-    assert skipped["step"] == 15 and "is not what was written, on the head" in skipped["why"]
+    assert skipped["step"] == 15
+    assert f"{files[15]} (with large) is not what was written, on the head" in skipped["why"]
     (repaired,) = [event for event in events(disks, 1, "checkpoint-fetched") if event["damaged"]]
-    assert repaired["step"] == 10 and repaired["damaged"] == [str(path.relative_to(local))]
+    assert repaired["step"] == 10 and repaired["damaged"] == [files[10]]
 
 
 def test_a_step_that_is_damaged_on_the_head_takes_no_place_among_those_that_are_kept(tmp_path: Path) -> None:

@@ -4,18 +4,19 @@ A rank fingerprints the blocks that its devices hold, with the positions of thei
 ranks trade these parts; copies of a block must agree, and one part of every block added up is the leaf's fingerprint.
 """
 
+import collections
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from workloads.integrity.check import distinct_hosts
-from workloads.integrity.fingerprint import fingerprint_blocks, fingerprint_host
+from workloads.integrity.fingerprint import fingerprint_blocks, fingerprint_host, host_array
 from workloads.integrity.plan import bounds_of
 from workloads.integrity.verdict import Block
+from workloads.storage.index import stored_name
 from workloads.storage.manifest import DEVICES, MEMORY, Leaf
 
 PyTree = Any
@@ -23,18 +24,26 @@ Parts = dict[str, dict[str, dict[str, list[str]]]]  # {leaf: {index of a block: 
 
 
 def named_leaves(tree: PyTree) -> dict[str, Any]:
-    """`{path: leaf}`, as `opt/0/mu/wte`; None where there is nothing is left out."""
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
+    """`{path: leaf}`, as `opt/0/mu/wte`; None where there is nothing is left out.
+
+    Raises:
+        ValueError: two leaves have one name, here or in the storage, and would be written over each other.
+    """
+    named = [
+        (jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-    }
+    ]
+    (stored, count), *_ = collections.Counter(stored_name(name) for name, _ in named).most_common(1) or [("", 0)]
+    if count > 1:
+        raise ValueError(f"{count} leaves of the state have one name in a checkpoint, {stored}: rename a key of them")
+    return dict(named)
 
 
 def describe(leaf: Any) -> Leaf:
     """Of an array (or its shape), a NumPy array or a number; without a fingerprint."""
     if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
         return Leaf(kind=DEVICES, dtype=str(np.dtype(leaf.dtype)), shape=tuple(leaf.shape))
-    array = np.asarray(leaf)
+    array = host_array(leaf)
     return Leaf(kind=MEMORY, dtype=str(array.dtype), shape=array.shape)
 
 
@@ -50,7 +59,7 @@ def start_fingerprints(leaves: Mapping[str, Any]) -> dict[str, Any]:
     started: dict[str, Any] = {}
     for name, leaf in leaves.items():
         if not isinstance(leaf, jax.Array):
-            started[name] = fingerprint_host(np.asarray(leaf))
+            started[name] = fingerprint_host(leaf)
             continue
         data = [shard.data for shard in leaf.addressable_shards]
         devices = [f"{shard.device.platform}:{shard.device.id}" for shard in leaf.addressable_shards]
@@ -106,26 +115,3 @@ def add_up(blocks: Sequence[Block]) -> str:
         return ""
     first, second = (sum(int(digest[at : at + 8], 16) for (digest,) in digests) % 2**32 for at in (0, 8))
     return f"{first:08x}{second:08x}"
-
-
-def is_key(leaf: Any) -> bool:
-    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def without_key_type(leaf: Any) -> Any:
-    """Typed keys as their raw words; an abstract key as their shape, dtype and sharding."""
-    if not is_key(leaf):
-        return leaf
-    if isinstance(leaf, jax.Array):
-        return jax.random.key_data(leaf)
-    plain = jax.eval_shape(jax.random.key_data, leaf)
-    return jax.ShapeDtypeStruct(plain.shape, plain.dtype, sharding=leaf.sharding)
-
-
-def with_key_type(like: Any, found: Any) -> Any:
-    """`found` with the generator of `like`; `key_impl` takes keys and tracers, but no abstract key."""
-    if not is_key(like):
-        return found
-    impls: list[Any] = []
-    jax.eval_shape(lambda key: impls.append(jax.random.key_impl(key)), like)
-    return jax.random.wrap_key_data(found, impl=impls[0])

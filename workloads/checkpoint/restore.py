@@ -1,13 +1,10 @@
 """Reads a checkpoint onto the present layout, verifies every bit, and falls back to the newest step that is good."""
 
 import dataclasses
-import re
-import textwrap
 from collections.abc import Callable
 from typing import Any
 
 import jax
-from etils import epath
 
 from workloads.checkpoint.leaves import (
     add_up,
@@ -16,33 +13,19 @@ from workloads.checkpoint.leaves import (
     join_blocks,
     named_leaves,
     start_fingerprints,
-    with_key_type,
-    without_key_type,
 )
-from workloads.checkpoint.saver import make_handler
+from workloads.checkpoint.reading import Problem, agree_on_problem, load, look_for_damage
+from workloads.checkpoint.stored import with_key_type, without_key_type
 from workloads.computed_with import computed_with, differences
 from workloads.context import Context
 from workloads.durable import as_path
-from workloads.errors import StorageError
+from workloads.errors import DamageError, StorageError
 from workloads.integrity.verdict import vote
-from workloads.storage.folders import MANIFEST, STATE, StepFolder
-from workloads.storage.manifest import (
-    DamageError,
-    Manifest,
-    changes,
-    check_fingerprints,
-    check_same_arrays,
-)
+from workloads.storage.folders import MANIFEST, StepFolder
+from workloads.storage.manifest import Manifest, changes, check_fingerprints, check_same_arrays
 
 PyTree = Any
 Like = Callable[[int, dict[str, Any]], PyTree]
-
-# What reading raises, in TensorStore and Orbax; with these words of TensorStore's it is the storage that fails, not the
-# data that are damaged (of the kernel's errors all but ENOENT, ENOTDIR and EISDIR).
-_READ_ERRORS = (OSError, ValueError, LookupError, NotImplementedError)
-_UNREAD = re.compile(
-    r"os_error_code='(?!(?:2|20|21)')|UNAVAILABLE|DEADLINE_EXCEEDED|PERMISSION_DENIED|UNAUTHENTICATED|RESOURCE_EXHAUSTED"
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,21 +47,6 @@ class Restored:
     metadata: dict[str, Any]
     changes: list[str]
     computed_otherwise: list[str]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Problem:
-    """Why a step is not used.
-
-    Attributes:
-        why: in words.
-        is_damage: whether it is known not to be good; else it could not be read, and may be.
-        step: which, once that counts.
-    """
-
-    why: str
-    is_damage: bool
-    step: int = 0
 
 
 def resume(context: Context, like: Like, *, tell_changes: bool = True) -> Restored | None:
@@ -131,15 +99,15 @@ def restore(context: Context, like: Like, step: int | None = None) -> Restored |
     Raises:
         FileNotFoundError: `step` is not there or not good, naming those that are there.
         StorageError: no step is good, and some could not be read.
-        ValueError: the tree, a shape or a dtype is not the one that was saved.
+        ValueError: the tree, a shape or a dtype is not the one that was saved, or a sharding does not fit its shape.
         TimeoutError: naming the ranks that did not come.
     """
     return _newest_good(context, like, step)[0]
 
 
-def _newest_good(context: Context, like: Like, step: int | None = None) -> tuple[Restored | None, list[_Problem]]:
+def _newest_good(context: Context, like: Like, step: int | None = None) -> tuple[Restored | None, list[Problem]]:
     """As `restore`; and what was skipped, the newest first."""
-    skipped: list[_Problem] = []
+    skipped: list[Problem] = []
     with context.phase("restore"):
         folders = _agree_on_folders(context)
         for folder in folders:
@@ -149,13 +117,13 @@ def _newest_good(context: Context, like: Like, step: int | None = None) -> tuple
             if problem is None:
                 return found, skipped
             skipped.append(dataclasses.replace(problem, step=folder.step))
-            if problem.is_damage:
+            if problem.kind == "damaged":
                 context.store.distrust(folder)
             if context.is_first:
                 path = str(folder.path)
                 context.emit({"type": "checkpoint-skipped", "step": folder.step, "path": path, "why": problem.why})
                 context.log(f"checkpoint of step {folder.step} skipped: {problem.why} ({path})")
-    if any(not problem.is_damage for problem in skipped):
+    if any(problem.kind != "damaged" for problem in skipped):
         raise StorageError(
             f"no good checkpoint could be read under {context.storage} ({_in_words(skipped)}); nothing starts over as "
             "long as they may be good: see to the storage"
@@ -166,7 +134,7 @@ def _newest_good(context: Context, like: Like, step: int | None = None) -> tuple
     return None, skipped
 
 
-def _in_words(skipped: list[_Problem]) -> str:
+def _in_words(skipped: list[Problem]) -> str:
     return f"{len(skipped)} skipped: " + "; ".join(f"step {problem.step}: {problem.why}" for problem in skipped)
 
 
@@ -190,24 +158,34 @@ def _agree_on_folders(context: Context) -> list[StepFolder]:
     return [StepFolder(step=step, path=root / name, committed=committed) for step, name, committed in message]
 
 
-def _try_folder(context: Context, folder: StepFolder, like: Like) -> tuple[Restored | None, _Problem | None]:
+def _try_folder(context: Context, folder: StepFolder, like: Like) -> tuple[Restored | None, Problem | None]:
     """The step, or why it is not used; the same on all ranks."""
     if not folder.committed:
-        return None, _Problem(why=f"half-written: it has no {MANIFEST}", is_damage=True)
+        return None, Problem(why=f"half-written: it has no {MANIFEST}", kind="damaged")
     manifest, problem = _read(context, folder)
-    problem = _agree_on_problem(context, "checkpoint files", problem)
+    problem = agree_on_problem(context, "checkpoint files", problem)
     if problem or manifest is None:
         return None, problem
     tree = like(folder.step, manifest.metadata)
     wanted = jax.tree.map(without_key_type, tree)
-    check_same_arrays(manifest, {name: describe(leaf) for name, leaf in named_leaves(wanted).items()}, folder.path)
-    found, problem = _load(folder.path, wanted)
-    problem = _agree_on_problem(context, "checkpoint data", problem)
+    leaves = named_leaves(wanted)
+    check_same_arrays(manifest, {name: describe(leaf) for name, leaf in leaves.items()}, folder.path)
+    _check_shardings(leaves, folder)
+    found, problem = load(folder.path, wanted)
+    problem = agree_on_problem(context, "checkpoint data", problem)
+    if problem and problem.kind == "raised":
+        raised = problem
+        problem = agree_on_problem(context, "checkpoint arrays", look_for_damage(context, folder.path, manifest))
+        if not problem:
+            raise ValueError(
+                f"{folder.path} is not damaged, every array of it can be read; but not as it is asked for, so that no "
+                f"older step is taken, and nothing starts over: {raised.why}"
+            )
     if problem:
         return None, problem
-    why = _verify(context, manifest, found)
+    why = _verify(context, folder, manifest, found)
     if why:
-        return None, _Problem(why=why, is_damage=True)
+        return None, Problem(why=why, kind="damaged")
     state = jax.tree.map(with_key_type, tree, found)
     found_step = Restored(
         step=folder.step,
@@ -220,42 +198,28 @@ def _try_folder(context: Context, folder: StepFolder, like: Like) -> tuple[Resto
     return found_step, None
 
 
-def _read(context: Context, folder: StepFolder) -> tuple[Manifest | None, _Problem | None]:
+def _read(context: Context, folder: StepFolder) -> tuple[Manifest | None, Problem | None]:
     try:
         manifest = context.store.bring(folder)
         if manifest.step != folder.step:
             raise DamageError(f"{MANIFEST} is that of step {manifest.step}")
     except DamageError as error:
-        return None, _Problem(why=str(error), is_damage=True)
+        return None, Problem(why=str(error), kind="damaged")
     except OSError as error:
-        return None, _Problem(why=f"it could not be brought to this host ({error})", is_damage=False)
+        return None, Problem(why=f"it could not be brought to this host ({error})", kind="unread")
     return manifest, None
 
 
-def _load(folder: epath.Path, wanted: PyTree) -> tuple[PyTree, _Problem | None]:
-    import orbax.checkpoint as ocp
-
-    try:
-        return make_handler().restore(folder / STATE, args=ocp.args.StandardRestore(wanted)), None
-    except _READ_ERRORS as error:
-        met: BaseException = error
-    except Exception as error:  # Orbax raises `Exception` itself from what TensorStore did, and from a MemoryError
-        if not isinstance(error.__cause__, _READ_ERRORS):
-            raise
-        met = error.__cause__
-    # TensorStore adds its whole specification, kilobytes of it.
-    why = f"the data cannot be read ({textwrap.shorten(f'{type(met).__name__}: {met}', 400)})"
-    return None, _Problem(why=why, is_damage=_is_damage(met))
+def _check_shardings(wanted: dict[str, Any], folder: StepFolder) -> None:
+    for name, leaf in wanted.items():
+        sharding = getattr(leaf, "sharding", None)
+        try:
+            _ = sharding and sharding.shard_shape(leaf.shape)
+        except ValueError as error:
+            raise ValueError(f"{folder.path}: {name} cannot be laid out as it is asked for: {error}") from error
 
 
-def _is_damage(error: BaseException) -> bool:
-    """Whether data are gone or not what they were, rather than out of reach at this moment."""
-    if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
-        return False
-    return _UNREAD.search(str(error)) is None
-
-
-def _verify(context: Context, manifest: Manifest, found: PyTree) -> str:
+def _verify(context: Context, folder: StepFolder, manifest: Manifest, found: PyTree) -> str:
     """Why the bits are not those that were saved, or ''; every rank has verified what it holds."""
     parts = finish_fingerprints(start_fingerprints(named_leaves(found)))
     heard = context.exchange.all_gather("checkpoint fingerprints", [context.host, parts])
@@ -263,17 +227,7 @@ def _verify(context: Context, manifest: Manifest, found: PyTree) -> str:
     fingerprints = {name: add_up(of_leaf) for name, of_leaf in blocks.items()}
     torn = [str(divergence) for of_leaf in blocks.values() for block in of_leaf if (divergence := vote(block))]
     try:
-        check_fingerprints(manifest, fingerprints)
+        check_fingerprints(folder.path, manifest, fingerprints)
     except DamageError as error:
         return f"{error} (not read alike everywhere: {'; '.join(torn[:3])})" if torn else str(error)
     return ""
-
-
-def _agree_on_problem(context: Context, topic: str, problem: _Problem | None) -> _Problem | None:
-    """The problem of the first rank that has one; damage, if any has met that, for then the step is no good."""
-    mine = [problem.is_damage, problem.why, context.host] if problem else None
-    met = [(rank, *said) for rank, said in enumerate(context.exchange.all_gather(topic, mine)) if said]
-    if not met:
-        return None
-    rank, is_damage, why, host = min(met, key=lambda one: not one[1])
-    return _Problem(why=f"rank {rank} on host {host}: {why}" if rank or not is_damage else why, is_damage=is_damage)

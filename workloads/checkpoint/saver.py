@@ -21,8 +21,8 @@ from workloads.checkpoint.leaves import (
     join_blocks,
     named_leaves,
     start_fingerprints,
-    without_key_type,
 )
+from workloads.checkpoint.stored import check_storable, to_stored, without_key_type
 from workloads.computed_with import computed_with
 from workloads.durable import as_path
 from workloads.errors import FencedError
@@ -104,12 +104,14 @@ class Saver:
             metadata: what JSON can hold, equal on all ranks. Seed and parameters are recorded besides.
 
         Raises:
-            TypeError: JSON cannot hold the metadata.
+            TypeError: JSON cannot hold the metadata, or no storage can hold a leaf (text, dates, `longdouble`, ...).
+            ValueError: two leaves have one name.
             FencedError: a newer attempt of the job has begun.
             ReplicaDivergenceError: copies differed in the save before; names leaf, block, holders and the vote.
             LaunchOrderError: the ranks have not launched the same until here.
         """
-        json.dumps(metadata)  # raises before anything is written
+        json.dumps(metadata)  # these raise before anything is written
+        check_storable(named_leaves(state))
         with self._context.phase("checkpoint"):
             started = time.perf_counter()
             self.wait()
@@ -167,7 +169,9 @@ class Saver:
         problem = ""
         try:
             folder = self._context.store.open(name)
-            saving = self._handler.async_save(folder / STATE, args=ocp.args.StandardSave(plain))
+            saving = self._handler.async_save(
+                folder / STATE, args=ocp.args.StandardSave(jax.tree.map(to_stored, plain))
+            )
             # In the thread: here a notebook's event loop may be running.
             written = self._thread.submit(asyncio.run, saving).result(SAVE_TIMEOUT_S) or []
         except _WRITE_ERRORS as error:

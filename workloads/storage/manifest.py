@@ -13,7 +13,9 @@ from typing import Any
 from etils import epath
 
 from workloads.durable import write_whole
+from workloads.errors import DamageError
 from workloads.storage.folders import MANIFEST, STATE, files_below
+from workloads.storage.index import files_with, leaves_in
 
 Files = dict[str, dict[str, Any]]
 
@@ -21,10 +23,6 @@ FORMAT = 1
 
 DEVICES, MEMORY = "devices", "memory"
 _DATA_FOLDER = "d"  # of OCDBT: the arrays' bytes, which the fingerprints cover
-
-
-class DamageError(RuntimeError):
-    """A step does not hold what its manifest says; the message is one clause that names the file or leaf."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -176,30 +174,33 @@ def check_files(folder: epath.Path, manifest: Manifest) -> None:
     """Whether all files are there in their sizes, and the small ones as they were written.
 
     Raises:
-        DamageError: naming the file.
+        DamageError: naming the file, and the leaves that it holds.
         OSError: the storage fails, which tells nothing of the files.
     """
     for name, expected in manifest.files.items():
         try:
             found = file_facts(folder / name, digest="sha256" in expected)
-        except FileNotFoundError as error:
-            raise DamageError(f"{name} is gone") from error
-        if found["size"] != expected["size"]:
-            raise DamageError(f"{name} has {found['size']} bytes, {expected['size']} were written")
-        if found != expected:
-            raise DamageError(f"{name} is not what was written: its sha256 differs")
+        except FileNotFoundError:
+            found = {}
+        if found == expected:
+            continue
+        why = f"has {found['size']} bytes, {expected['size']} were written" if found else "is gone"
+        if found.get("size") == expected["size"]:
+            why = "is not what was written: its sha256 differs"
+        raise DamageError(f"{name}{leaves_in(folder, name, list(manifest.leaves))} {why}")
 
 
-def check_fingerprints(manifest: Manifest, found: Mapping[str, str]) -> None:
+def check_fingerprints(folder: epath.Path, manifest: Manifest, found: Mapping[str, str]) -> None:
     """Whether every leaf has the bits that were saved.
 
     Raises:
-        DamageError: naming the leaves.
+        DamageError: naming the leaves, and the files that hold them.
     """
     wrong = [name for name, leaf in manifest.leaves.items() if found.get(name) != leaf.fingerprint]
     if wrong:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-        raise DamageError(f"the bits of {', '.join(wrong[:3])}{more} are not those that were saved")
+        where = files_with(folder, wrong)
+        raise DamageError(f"the bits of {', '.join(wrong[:3])}{more}{where} are not those that were saved")
 
 
 def check_same_arrays(manifest: Manifest, wanted: Mapping[str, Leaf], folder: epath.Path) -> None:

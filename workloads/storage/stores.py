@@ -13,11 +13,11 @@ from typing import Any, Protocol
 from etils import epath
 
 from workloads.durable import as_path
-from workloads.errors import FencedError
+from workloads.errors import DamageError, FencedError
 from workloads.fence import FENCE, read_fence
 from workloads.storage.commit import begin_step, commit_step
 from workloads.storage.folders import MANIFEST, STATE, StepFolder, files_below, find_folders, is_there, remove
-from workloads.storage.manifest import DamageError, Files, Manifest, check_files, file_facts, list_files, read_manifest
+from workloads.storage.manifest import Files, Manifest, check_files, file_facts, list_files, read_manifest
 
 Ask = Callable[[dict[str, Any]], dict[str, Any]]
 Event = dict[str, Any]
