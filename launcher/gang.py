@@ -17,7 +17,6 @@ from launcher.first_cause import is_settled
 from launcher.gang_watch import GangWatch
 from launcher.job import RankEnd
 from launcher.launch_ledger import LaunchLedger
-from launcher.rank.exit_codes import EXIT_PORT_LOST
 from launcher.rank_process import Message
 from launcher.stack_files import write_stacks
 from launcher.stacks import innermost
@@ -73,7 +72,7 @@ class Gang:
         self.ledger = LaunchLedger(len(hosts))
         self._authority = authority
         self._hear = hear
-        self._errors: dict[int, dict[str, str]] = {}
+        self._explained: set[int] = set()  # ranks that have told why they end, before they do
         self._last_words: dict[int, str] = {}
         self._failed = asyncio.Event()
         self.joined = asyncio.Event()
@@ -309,9 +308,13 @@ class Gang:
             rank.result = event
             self.watch.finish(rank.rank, ended=False)
             rank.phase = "done"
+        elif kind == "port-lost":
+            self._explained.add(rank.rank)
+            self.port_lost = True
+            self._failed.set()
         elif kind == "error":
             # Not an end yet, but nothing good can follow: JAX would wait for its peers for minutes.
-            self._errors[rank.rank] = event["error"]
+            self._explained.add(rank.rank)
             self._end_badly(rank, error=event["error"], memory=event["error"].get("memory"))
         elif kind == "exit":
             rank.exited = True
@@ -329,10 +332,7 @@ class Gang:
         code = event["code"]
         if event.get("lost"):
             self._end_badly(rank, lost=event["lost"])
-        elif code == EXIT_PORT_LOST:
-            self.port_lost = True
-            self._failed.set()
-        elif (code != 0 or rank.result is None) and rank.rank not in self._errors:
+        elif (code != 0 or rank.result is None) and rank.rank not in self._explained:
             self._end_badly(
                 rank,
                 exit_code=None if code < 0 else code,

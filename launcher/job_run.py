@@ -123,6 +123,7 @@ class JobRun:
             if self.record.state.ended:
                 return
             if cause is not None:
+                ports_lost = 0
                 following = await self._recover(cause, pool, pause_s)
             elif moved := moves.go():
                 following = moved
@@ -321,7 +322,6 @@ class JobRun:
         elif refused is not None:
             return refused
         elif gang.port_lost and not gang.bad_ends:
-            self.record.event("port-lost", attempt=self.record.attempt)
             self.record.move(JobState.RECOVERING)
         elif gang.succeeded:
             return await self._accept(gang, agents, attempt_id)

@@ -15,7 +15,7 @@ from typing import Any
 from cluster.processes import ProcessId
 from cluster.record import write_json
 from launcher.environment import LEASE_S
-from launcher.rank.exit_codes import EXIT_LEASE_LOST
+from launcher.rank.control import EXIT_LEASE_LOST
 
 Message = dict[str, Any]
 DRAIN_S = 1.0

@@ -18,10 +18,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from launcher.rank.exit_codes import EXIT_LEASE_LOST
-
 Message = dict[str, Any]
 
+EXIT_LEASE_LOST = 70  # EX_SOFTWARE: nobody held this process any more
 ASK_TIMEOUT_S = 1200.0  # a question may be a copy of many gigabytes
 
 

@@ -1,6 +1,7 @@
 """The port of JAX's coordination service: held until the service listens on it, and told only after that."""
 
 import contextlib
+import errno
 import os
 import socket
 import sys
@@ -8,12 +9,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-
-from launcher.rank.exit_codes import PortLostError
+from typing import Any
 
 PERIOD_S = 0.005
 PUBLISH_TIMEOUT_S = 10.0
 LISTENS = "0A"  # the kernel's number for the state of such a socket
+
+
+class PortLostError(RuntimeError):
+    """Another process took the port between its choice and its use; a new attempt takes a new one."""
+
+    def event(self) -> dict[str, Any]:
+        """What this rank tells of it; no exit code says it, for each of them may be a user's own."""
+        return {"type": "port-lost", "why": str(self)}
 
 
 @contextlib.contextmanager
@@ -25,7 +33,7 @@ def announced(host_address: str, publish: Callable[[str], None]) -> Iterator[str
         publish: called once, from another thread, with the address, as soon as a socket of this process listens there.
 
     Raises:
-        PortLostError: the service could not listen on the port that the kernel had chosen.
+        PortLostError: another process has the port that the kernel had chosen.
     """
     # Bound but not listening, with SO_REUSEPORT as gRPC does: nobody else is given the port while the service starts.
     with socket.socket() as reservation:
@@ -50,10 +58,20 @@ def announced(host_address: str, publish: Callable[[str], None]) -> Iterator[str
             yield address
         except RuntimeError as error:
             failed.set()
-            if not published.is_set():
+            reservation.close()
+            if not published.is_set() and not listens(port) and _is_taken(host_address, port):
                 raise PortLostError(f"the coordination service could not listen on {address}: {error}") from error
             raise
         watching.join(PUBLISH_TIMEOUT_S)  # a rank that is alone may have joined before the watcher has looked
+
+
+def _is_taken(host_address: str, port: int) -> bool:
+    with socket.socket() as trial:
+        try:
+            trial.bind((host_address, port))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False
 
 
 def listens(port: int) -> bool:

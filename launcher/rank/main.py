@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 
 from launcher.interactive import WORKLOAD
 from launcher.rank.control import Control, Message
+from launcher.rank.coordinator_port import PortLostError
 from launcher.rank.error_details import error_details
-from launcher.rank.exit_codes import EXIT_PORT_LOST, PortLostError
 from launcher.rank.memory import peak_bytes
 from launcher.rank.progress import Progress
 
@@ -38,7 +38,8 @@ def run_rank(descriptor: int, lease_s: float) -> NoReturn:
         result = run_assignment(assignment, control, progress)
     except PortLostError as error:
         print(f"spmd-launch: {error}", file=sys.stderr, flush=True)
-        os._exit(EXIT_PORT_LOST)
+        control.send(error.event())
+        os._exit(1)
     except BaseException as error:  # noqa: BLE001 - what ends the workload, SystemExit too, is told; then we end
         report_error(error, control)
         os._exit(1)

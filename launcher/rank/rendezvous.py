@@ -40,7 +40,7 @@ def serve(host_address: str, num_ranks: int, tls: Mapping[str, str], publish: Ca
         publish: called once, from another thread, as soon as the service listens.
 
     Raises:
-        PortLostError: the service could not listen on the port that the kernel had chosen.
+        PortLostError: another process has the port that the kernel had chosen.
     """
     with announced(host_address, publish) as address:
         join(address, num_ranks, 0, tls, bind_address=address)

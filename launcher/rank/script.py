@@ -13,9 +13,8 @@ from typing import Any
 
 from launcher.command import PHASE
 from launcher.rank.control import Control, Message, die_with_parent
-from launcher.rank.coordinator_port import announced
+from launcher.rank.coordinator_port import PortLostError, announced
 from launcher.rank.error_details import error_details
-from launcher.rank.exit_codes import EXIT_PORT_LOST, PortLostError
 from launcher.rank.progress import Progress
 
 # The watchdog names who does not come after five minutes; JAX itself would blame whoever waits.
@@ -162,7 +161,8 @@ class ScriptRank:
                 initialize({**more, "coordinator_bind_address": self._address})
         except PortLostError as error:  # the next attempt has another
             print(f"spmd-launch: {error}", file=sys.stderr, flush=True)
-            os._exit(EXIT_PORT_LOST)
+            self._control.send(error.event())
+            os._exit(1)
 
     def _compare_programs(self, state: Any) -> None:
         """From here on no program that spans processes is compiled before all ranks have the same."""

@@ -11,7 +11,7 @@ import pytest
 
 import launcher.gang
 from launcher.aftermath import explained_by_a_loss
-from launcher.attempt import AGENT_RESTARTED, HostNews
+from launcher.attempt import AGENT_RESTARTED, HostNews, RankTask
 from launcher.certificates import Authority, new_request
 from launcher.first_cause import FirstCause, first_cause
 from launcher.gang import Gang
@@ -97,6 +97,13 @@ def raised(kind: str, message: str = "no") -> Message:
 
 def run(folder: Path, agents: Sequence[RankAgent], full_disk: bool = False) -> tuple[FirstCause, list[Message]]:
     """Runs a gang to its end, which must come in seconds."""
+    gang, heard = run_gang(folder, agents, full_disk)
+    return first_cause(gang.bad_ends), heard
+
+
+def run_gang(
+    folder: Path, agents: Sequence[RankAgent], full_disk: bool = False, task: RankTask = TASK
+) -> tuple[Gang, list[Message]]:
     heard: list[Message] = []
 
     def hear(rank: int, event: Message) -> None:
@@ -104,12 +111,12 @@ def run(folder: Path, agents: Sequence[RankAgent], full_disk: bool = False) -> t
         if full_disk and event["type"] == "watchdog":
             raise OSError(28, "No space left on device")
 
-    async def program() -> FirstCause:
+    async def program() -> Gang:
         hosts = [f"h{rank}" for rank in range(len(agents))]
-        tasks = [dataclasses.replace(TASK, rank=rank, num_ranks=len(agents)) for rank in range(len(agents))]
+        tasks = [dataclasses.replace(task, rank=rank, num_ranks=len(agents)) for rank in range(len(agents))]
         gang = Gang(hosts, [InProcess(agent) for agent in agents], tasks, Authority.open(folder, "lab-1"), hear)
         await asyncio.wait_for(gang.run(), 30.0)
-        return first_cause(gang.bad_ends)
+        return gang
 
     return asyncio.run(program()), heard
 
@@ -174,6 +181,19 @@ def test_how_the_others_end_when_they_are_stopped_is_heard(tmp_path: Path) -> No
     assert found.sentence.startswith("rank 0 on host h0 ended with exit code 3")
     assert [event["text"] for event in heard if event["type"] == "log"] == ["good bye\n"]
     assert [event.get("stopped") for event in heard if event["type"] == "exit"] == [False, True]
+
+
+def test_a_lost_port_is_no_end_of_any_rank(tmp_path: Path) -> None:
+    lost = [{"type": "port-lost", "why": "taken"}, {"type": "exit", "code": 1}]
+    gang, heard = run_gang(tmp_path, [RankAgent(*lost), RankAgent()])
+    assert gang.port_lost and not gang.bad_ends and not gang.succeeded
+    assert [event["why"] for event in heard if event["type"] == "port-lost"] == ["taken"]
+
+
+def test_an_exit_code_never_says_that_a_port_was_lost(tmp_path: Path) -> None:
+    gang, _ = run_gang(tmp_path, [RankAgent(), RankAgent({"type": "exit", "code": 75})])
+    assert not gang.port_lost
+    assert first_cause(gang.bad_ends).sentence.startswith("rank 1 on host h1 ended with exit code 75")
 
 
 def test_survivors_that_wait_for_a_dead_rank_are_not_stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

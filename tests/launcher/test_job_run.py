@@ -275,3 +275,38 @@ def test_what_a_replay_tells_counts_once_however_often_the_step_is_checked(tmp_p
     assert record.state is JobState.SUCCEEDED, record.message
     (note,) = record.notes
     assert note.endswith("the copy of w on cpu:2 (rank 1, host laptop-1) was wrong")
+
+
+LOST_PORT = ({"type": "port-lost", "why": "127.0.0.1:4711 is taken"}, {"type": "exit", "code": 1})
+FAILS = ({"type": "exit", "code": 3},)
+
+
+class HostOfManyAttempts(HostAgent):
+    """Its rank ends otherwise in each attempt."""
+
+    def __init__(self, attempts: Sequence[Sequence[Message]]):
+        super().__init__()
+        self._attempts = list(attempts)
+
+    async def start(self, task: Any) -> int:
+        self._news = dataclasses.replace(self._news, events=self._attempts.pop(0))
+        return await super().start(task)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "state"),
+    [
+        ([LOST_PORT] * 4, JobState.SUCCEEDED),
+        ([*[LOST_PORT] * 4, FAILS, *[LOST_PORT] * 4], JobState.SUCCEEDED),
+        ([LOST_PORT] * 5, JobState.FAILED),
+    ],
+)
+def test_lost_ports_cost_no_budget_but_not_too_many_in_a_row(
+    tmp_path: Path, attempts: Sequence[Sequence[Message]], state: JobState
+) -> None:
+    good = ({"type": "joined"}, RESULT, EXIT)
+    record = run(tmp_path, [HostOfManyAttempts([*attempts, good]), HostAgent()])
+    assert record.state is state, record.message
+    lost = [event for event in record.folder.lines("events.jsonl") if event["type"] == "port-lost"]
+    assert len(lost) == attempts.count(LOST_PORT)
+    assert all(event["why"] == "127.0.0.1:4711 is taken" for event in lost)

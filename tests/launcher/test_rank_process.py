@@ -19,7 +19,7 @@ import pytest
 
 from cluster.processes import ProcessId
 from launcher.certificates import Authority, new_request, write_files
-from launcher.rank.exit_codes import EXIT_LEASE_LOST
+from launcher.rank.control import EXIT_LEASE_LOST
 from launcher.rank_process import Exit, Message, RankProcess
 from launcher.template_process import TemplateProcess
 

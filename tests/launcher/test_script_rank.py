@@ -1,7 +1,9 @@
 """The bootstrap of a user's script: the standard library alone until the script imports JAX, and no trace of us."""
 
+import dataclasses
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -10,13 +12,19 @@ from typing import Any
 
 import pytest
 
+from launcher.certificates import Authority, new_request, write_files
 from launcher.command_process import BOOTSTRAP
 from tests.conftest import ROOT
 
-ASSIGNMENT = {"type": "assign", "rank": 0, "num_ranks": 1}
+ASSIGNMENT = {
+    "type": "assign", "rank": 0, "num_ranks": 1, "attempt": 1, "host": "h0", "address": "127.0.0.1",
+    "program_barrier": True, "watch_launches": False,
+}  # fmt: skip
 
 
-def run(folder: Path, *words: str, interpreter: tuple[str, ...] = ("-S",)) -> tuple[int, str, list[dict[str, Any]]]:
+def run(
+    folder: Path, *words: str, interpreter: tuple[str, ...] = ("-S",), **assigned: Any
+) -> tuple[int, str, list[dict[str, Any]]]:
     """Runs Python with the bootstrap, being its agent; `-S` leaves out all installed packages.
 
     Returns:
@@ -32,11 +40,18 @@ def run(folder: Path, *words: str, interpreter: tuple[str, ...] = ("-S",)) -> tu
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=(theirs.fileno(),), start_new_session=True,
     )  # fmt: skip
     theirs.close()
-    ours.sendall(json.dumps(ASSIGNMENT).encode() + b"\n")
+    ours.sendall(json.dumps({**ASSIGNMENT, "tls": certified(folder), **assigned}).encode() + b"\n")
     with ours, ours.makefile("rb") as lines:
         told = [json.loads(line) for line in lines]
     output, _ = process.communicate(timeout=30)
     return process.returncode, output, told
+
+
+def certified(folder: Path) -> dict[str, str]:
+    """What the rank shows its peers, in files in the folder."""
+    key, request = new_request()
+    certificate = Authority.open(folder, "lab").issue(request, "attempt", 0)
+    return dataclasses.asdict(write_files(folder / "tls", key, certificate))
 
 
 def test_a_script_without_jax_needs_nothing_that_is_installed(tmp_path: Path) -> None:
@@ -71,9 +86,10 @@ def test_an_error_is_told_where_the_script_has_an_excepthook_of_its_own(tmp_path
     assert "bootstrap" not in error["traceback"] and "runpy" not in error["traceback"]
 
 
-def test_exit_codes_are_the_scripts(tmp_path: Path) -> None:
-    code, output, told = run(tmp_path, "-c", "import sys; sys.exit(5)")
-    assert (code, output) == (5, "") and not [message for message in told if message["type"] == "error"]
+@pytest.mark.parametrize("own", [5, 75])
+def test_exit_codes_are_the_scripts(tmp_path: Path, own: int) -> None:
+    code, output, told = run(tmp_path, "-c", f"import sys; sys.exit({own})")
+    assert (code, output) == (own, "") and {message["type"] for message in told} <= {"phase", "progress"}
 
 
 def test_after_jax_is_imported_initialize_is_ours_and_where_jax_runs_is_told(tmp_path: Path) -> None:
@@ -95,3 +111,48 @@ def test_a_place_that_is_not_this_ranks_is_refused_where_no_coordinator_is_given
     assert code == 1 and "expected process_id=0 and num_processes=1" in output, output
     (error,) = [message["error"] for message in told if message["type"] == "error"]
     assert error["type"] == "ValueError" and "no coordinator_address" in error["message"]
+
+
+INITIALIZE = "import jax; jax.distributed.initialize(); print('initialized', flush=True); jax.distributed.shutdown()"
+# The kernel's choice is given, and is another's by the time that it is used; all else is the real thing.
+TOO_LATE = """
+import socket, sys, types
+from _spmd_launch.launcher.rank import coordinator_port
+
+class Reservation(socket.socket):
+    def bind(self, address):
+        if address[1]:
+            super().bind(address)
+
+    def getsockname(self):
+        return (sys.argv[1], int(sys.argv[2]))
+
+coordinator_port.socket = types.SimpleNamespace(**{**vars(socket), "socket": Reservation})
+"""
+
+
+def run_too_late(folder: Path, address: str, port: int) -> tuple[int, str, list[dict[str, Any]]]:
+    """As `run`, without what any script tells. JAX crashes now and then where its service cannot listen."""
+    for trial in range(20):
+        place = folder / str(trial)
+        place.mkdir()
+        (place / "late.py").write_text(TOO_LATE + INITIALIZE)
+        code, output, told = run(place, "late.py", address, str(port), interpreter=(), address=address)
+        if code != -signal.SIGSEGV:
+            break
+    return code, output, [message for message in told if message["type"] not in ("phase", "progress", "unguarded")]
+
+
+def test_a_port_that_another_process_has_taken_is_told_in_words_not_by_an_exit_code(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        code, output, (told,) = run_too_late(tmp_path, "127.0.0.1", port)
+    assert code == 1 and "initialized" not in output, output
+    assert told["type"] == "port-lost"
+    assert told["why"].startswith(f"the coordination service could not listen on 127.0.0.1:{port}: ")
+
+
+def test_a_service_that_cannot_listen_where_nobody_does_has_lost_no_port(tmp_path: Path) -> None:
+    code, output, (told,) = run_too_late(tmp_path, "192.0.2.1", 4711)  # an address for documentation, of no host
+    assert code == 1, output
+    assert told["type"] == "error" and told["error"]["type"] == "JaxRuntimeError"
