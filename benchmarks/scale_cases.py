@@ -103,7 +103,7 @@ def comparing_launches(num_hosts: int, folder: Path) -> Step:
         for rank in range(num_hosts):
             ledger.hear_report(rank, said)
             ledger.hear(rank, where["launches"], where["launch_hash"], where["tail"])
-            ledger.hear_progress(rank, where["step"], where["launches"])
+            ledger.hear_progress(rank, where["reports"], where["launches"])
         assert not ledger.difference, ledger.difference
 
     return step

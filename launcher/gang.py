@@ -14,9 +14,9 @@ from launcher.certificates import Authority
 from launcher.command import EXIT_NO_PROGRAM, NoProgramError
 from launcher.environment import LEASE_S
 from launcher.first_cause import is_settled
+from launcher.gang_launches import GangLaunches
 from launcher.gang_watch import GangWatch
 from launcher.job import RankEnd
-from launcher.launch_ledger import LaunchLedger
 from launcher.rank_process import Message
 from launcher.stack_files import write_stacks
 from launcher.stacks import innermost
@@ -69,7 +69,7 @@ class Gang:
         self.bad_ends: list[RankEnd] = []
         self.port_lost = False
         self.watch = GangWatch(hosts)
-        self.ledger = LaunchLedger(len(hosts))
+        self.launches = GangLaunches(hosts, agents, tasks)
         self._authority = authority
         self._hear = hear
         self._explained: set[int] = set()  # ranks that have told why they end, before they do
@@ -101,7 +101,7 @@ class Gang:
             if self._failed.is_set():
                 await asyncio.wait(followers, timeout=GRACE_S)
                 looks = [self._look_for(rank) for rank in self.ranks if not rank.ended]
-                await asyncio.gather(self._compare_last_launches(), *looks)
+                await asyncio.gather(self._compare_when_failed(), *looks)
         finally:
             failure.cancel()
             watching.cancel()
@@ -198,7 +198,7 @@ class Gang:
             if news is None:
                 continue
             self.watch.hear(rank.rank, news)
-            self._compare_launches(rank, news)
+            self._end_if_launches_differ(rank, self.launches.hear(rank.rank, news))
             heard += len(news.events)
             for event in news.events:
                 self._handle(rank, dict(event))
@@ -206,37 +206,19 @@ class Gang:
             if not rank.ended:
                 await asyncio.sleep(min(MAX_PAUSE_S, PAUSE_S_A_RANK * len(self.ranks)))
 
-    def _compare_launches(self, rank: RankStatus, news: HostNews) -> None:
-        """Out of band, so that it works while the ranks hang in collectives that do not belong together."""
-        for event in news.events:
-            if event["type"] == "report":
-                self.ledger.hear_report(rank.rank, event)
-        if news.progress is not None and "tail" in news.progress:
-            latest = news.progress
-            self.ledger.hear(rank.rank, latest["launches"], latest["launch_hash"], latest["tail"])
-            self.ledger.hear_progress(rank.rank, latest["step"], latest["launches"])
-        self._end_if_launches_differ(rank)
-
-    async def _compare_last_launches(self) -> None:
-        """When an attempt has failed: collectives that do not belong together crash before a rank can tell."""
-        asked = [agent.launches.remote(task.attempt_id) for agent, task in zip(self.agents, self.tasks, strict=True)]
-        found = await asyncio.gather(*(_within(answer, LOOK_TIMEOUT_S) for answer in asked))
-        for rank, said in zip(self.ranks, found, strict=True):
-            if said is not None:
-                self.ledger.hear(rank.rank, said["launches"], said["launch_hash"], said["tail"])
-                self._end_if_launches_differ(rank)
+    async def _compare_when_failed(self) -> None:
+        self._end_if_launches_differ(self.ranks[0], await self.launches.when_failed())
 
     async def _compare_at_end(self) -> None:
-        """Nobody in a command's processes has compared their launches, where they were to be watched."""
-        task = self.tasks[0]
-        if task.command is not None and task.watch_launches and self.succeeded:
-            await self._compare_last_launches()
-            self.ledger.close()
-            self._end_if_launches_differ(self.ranks[0])
+        if self.succeeded:
+            difference, unknown = await self.launches.at_end()
+            self._end_if_launches_differ(self.ranks[0], difference)
+            if unknown:
+                self._hear(0, {"type": "warning", "text": unknown})
 
-    def _end_if_launches_differ(self, rank: RankStatus) -> None:
-        if self.ledger.difference and not any(end.differs for end in self.bad_ends):
-            self._end_badly(rank, differs=self.ledger.difference)
+    def _end_if_launches_differ(self, rank: RankStatus, difference: str) -> None:
+        if difference and not any(end.differs for end in self.bad_ends):
+            self._end_badly(rank, differs=difference)
 
     async def _ask(self, rank: RankStatus, heard: int) -> HostNews | None:
         """One question to an agent; None: no answer, which may mean a cut of the network that passes."""

@@ -1,7 +1,7 @@
 """Compares what the ranks say they have launched, without their help: works while they hang, and needs no JAX."""
 
 import collections
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from workloads.agreement.launch_order import (
@@ -42,9 +42,10 @@ class LaunchLedger:
         self._reports: dict[tuple[int, int], dict[int, int]] = {}  # {(step, how often before): {rank: launches}}
         self._rounds: collections.Counter[int] = collections.Counter()  # times that all ranks have reported a step
         self._times_reported: collections.Counter[tuple[int, int]] = collections.Counter()  # of (rank, step), beyond
-        self._last_step: dict[int, int] = {}  # that a rank has reported
-        self._fewest_next: dict[int, tuple[int, int, int]] = {}  # see `_hear_next`
-        self._at: dict[int, tuple[int, int]] = {}  # {rank: (last step, launches)}, by its own latest word
+        self._last: dict[int, tuple[int, int]] = {}  # {rank: its last report, as (step, how often before)}
+        self._num_reports: collections.Counter[int] = collections.Counter()  # of each rank
+        self._fewest_next: dict[tuple[int, int], tuple[int, int, int]] = {}  # see `_hear_next`
+        self._at: dict[int, tuple[tuple[int, int], int]] = {}  # {rank: (last report, launches)}, by its own latest word
         self._leader: int | None = None  # the rank of which the most launches are known
         self._heard = 0
 
@@ -58,7 +59,8 @@ class LaunchLedger:
         if len(self._reports) > MAX_REPORTS:
             del self._reports[next(iter(self._reports))]
         self.hear(rank, launches, str(report["launch_hash"]), report["tail"])
-        self._hear_next(rank, step, launches)
+        self._num_reports[rank] += 1
+        self._hear_next(rank, (step, time), launches)
         if not self.difference and launches != next(iter(numbers.values())):
             self.difference = describe_counts(step, numbers)
         if len(numbers) == self._num_ranks:
@@ -112,30 +114,36 @@ class LaunchLedger:
         log = self._known[rank]
         return log.start, log.runs
 
-    def close(self) -> str:
-        """All ranks have ended: one that has launched less than another is no longer behind; returns `difference`."""
-        numbers = {rank: log.count for rank, log in sorted(self._known.items())}
+    def close(self, unknown: Collection[int] = ()) -> str:
+        """All ranks have ended: one that has launched less than another is no longer behind; returns `difference`.
+
+        Args:
+            unknown: ranks of which no last word has come: what they had said before tells nothing of their ends.
+        """
+        numbers = {rank: log.count for rank, log in sorted(self._known.items()) if rank not in unknown}
         if not self.difference and len(set(numbers.values())) > 1:
             counts = ", ".join(f"rank {rank} {number}" for rank, number in numbers.items())
             self.difference = f"launches until the end: {counts}"
         return self.difference
 
-    def hear_progress(self, rank: int, step: int, launches: int) -> str:
+    def hear_progress(self, rank: int, reports: int, launches: int) -> str:
         """Takes where a rank is, by one word of its own about both; returns `difference`.
 
         Args:
             rank: who.
-            step: that it reported last.
-            launches: how many, not later than that word about the step.
+            reports: how many it has made; a word from before its last one here, or from after it, says nothing.
+            launches: how many, not later than that word about the reports.
         """
-        self._at[rank] = (step, launches)
-        self._compare_next(rank)
+        if rank in self._last and reports == self._num_reports[rank]:
+            self._at[rank] = (self._last[rank], launches)
+            self._compare_next(rank)
         return self.difference
 
-    def _hear_next(self, rank: int, step: int, launches: int) -> None:
-        """Keeps `{step: (fewest launches at the report after it, that report's step, the rank)}`."""
-        last, self._last_step[rank] = self._last_step.get(rank), step
-        if last is None or last >= step:
+    def _hear_next(self, rank: int, report: tuple[int, int], launches: int) -> None:
+        """Keeps `{report: (fewest launches at the report after it, that one's step, the rank)}`."""
+        last, self._last[rank] = self._last.get(rank), report
+        step, _ = report
+        if last is None or last[0] >= step:
             return
         known = self._fewest_next.get(last)
         if known is None or launches < known[0]:
@@ -146,8 +154,8 @@ class LaunchLedger:
                 self._compare_next(behind)
 
     def _compare_next(self, behind: int) -> None:
-        step, launches = self._at[behind]
-        theirs, next_step, ahead = self._fewest_next.get(step, (launches, 0, 0))
+        report, launches = self._at[behind]
+        theirs, next_step, ahead = self._fewest_next.get(report, (launches, 0, 0))
         if launches > theirs and not self.difference:
             counts = f"rank {ahead} {theirs}, rank {behind} {launches} or more"
             self.difference = f"launches at the report of step {next_step}: {counts}"

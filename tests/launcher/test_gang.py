@@ -13,6 +13,7 @@ import launcher.gang
 from launcher.aftermath import explained_by_a_loss
 from launcher.attempt import AGENT_RESTARTED, HostNews, RankTask
 from launcher.certificates import Authority, new_request
+from launcher.command import Command
 from launcher.first_cause import FirstCause, first_cause
 from launcher.gang import Gang
 from launcher.gang_watch import GangWatch
@@ -46,6 +47,7 @@ class RankAgent:
         late_s: seconds that it is busy before it says any.
         starts: whether it has started the process, which else it is still about to do.
         stopped: what it says when it is told to stop.
+        loses_its_files: whether it cannot tell what the rank has launched.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class RankAgent:
         late_s: float = 0.05,
         starts: bool = True,
         stopped: Sequence[Message] = (),
+        loses_its_files: bool = False,
     ):
         has_exited = any(event["type"] == "exit" for event in events)
         state = "" if has_exited else state
@@ -64,6 +67,7 @@ class RankAgent:
         self._starts = starts
         self._knows = False
         self._stopped = stopped
+        self._loses_its_files = loses_its_files
 
     async def certificate_request(self, attempt_id: str) -> bytes:
         return new_request()[1]
@@ -82,7 +86,9 @@ class RankAgent:
     async def stacks(self, attempt_id: str) -> str:
         return "no stack"
 
-    async def launches(self, attempt_id: str) -> None: ...
+    async def launches(self, attempt_id: str) -> None:
+        if self._loses_its_files:
+            raise OSError(5, "Input/output error")
 
     async def tell(self, attempt_id: str, message: Message) -> None: ...
 
@@ -194,6 +200,15 @@ def test_an_exit_code_never_says_that_a_port_was_lost(tmp_path: Path) -> None:
     gang, _ = run_gang(tmp_path, [RankAgent(), RankAgent({"type": "exit", "code": 75})])
     assert not gang.port_lost
     assert first_cause(gang.bad_ends).sentence.startswith("rank 1 on host h1 ended with exit code 75")
+
+
+def test_launches_that_are_not_known_at_the_end_are_told_and_fail_nothing(tmp_path: Path) -> None:
+    ends = [{"type": "result", "metrics": {}, "result_digest": ""}, {"type": "exit", "code": 0}]
+    task = dataclasses.replace(TASK, command=Command(words=["true"]), watch_launches=True)
+    gang, heard = run_gang(tmp_path, [RankAgent(*ends), RankAgent(*ends, loses_its_files=True)], task=task)
+    assert gang.succeeded
+    (warning,) = [event["text"] for event in heard if event["type"] == "warning"]
+    assert warning.startswith("--watch-launches: the last launches of rank 1 on host h1 could not be had")
 
 
 def test_survivors_that_wait_for_a_dead_rank_are_not_stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

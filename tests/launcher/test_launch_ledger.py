@@ -136,7 +136,7 @@ def test_a_skipped_launch_shows_where_the_ranks_wait_for_each_other() -> None:
     for rank, log in ((0, first), (1, second)):
         assert ledger.hear_report(rank, _report(log, 32)) == ""
     first.record("train")
-    assert ledger.hear_progress(0, 32, first.snapshot().count) == "", "it may only be ahead"
+    assert ledger.hear_progress(0, 1, first.snapshot().count) == "", "it may only be ahead"
     assert (
         ledger.hear_report(1, _report(second, 34)) == "launches at the report of step 34: rank 1 26, rank 0 27 or more"
     )
@@ -149,10 +149,42 @@ def test_a_rank_that_is_about_to_report_is_no_difference() -> None:
         ledger.hear_report(rank, _report(log, 32))
         log.record("train")
     assert ledger.hear_report(1, _report(second, 34)) == ""
-    assert ledger.hear_progress(0, 32, first.snapshot().count) == ""
-    assert ledger.hear_progress(1, 34, second.snapshot().count) == ""
+    assert ledger.hear_progress(0, 1, first.snapshot().count) == ""
+    assert ledger.hear_progress(1, 2, second.snapshot().count) == ""
     second.record("train")
-    assert ledger.hear_progress(1, 34, second.snapshot().count) == "", "nobody has reported step 36"
+    assert ledger.hear_progress(1, 2, second.snapshot().count) == "", "nobody has reported step 36"
+
+
+def test_steps_that_begin_anew_are_no_difference() -> None:
+    """As where a job reports the steps of each epoch."""
+    ledger, logs = LaunchLedger(2), [_log(), _log()]
+    for reports, step in enumerate((1, 2, 3, 1, 2, 3), start=1):
+        for rank, log in enumerate(logs):
+            log.record("train")
+            assert ledger.hear_report(rank, _report(log, step)) == ""
+            assert ledger.hear_progress(rank, reports, log.snapshot().count) == ""
+
+
+def test_a_heartbeat_that_overtakes_its_report_is_no_difference() -> None:
+    ledger, logs = LaunchLedger(2), [_log(["train"]), _log(["train"])]
+    for rank, log in enumerate(logs):
+        ledger.hear_report(rank, _report(log, 1))
+        log.record("train")
+    ledger.hear_report(1, _report(logs[1], 2))
+    logs[0].record("train")
+    assert ledger.hear_progress(0, 2, logs[0].snapshot().count) == "", "its report of step 2 is on its way"
+
+
+def test_a_skipped_launch_shows_in_a_later_epoch_too() -> None:
+    ledger, logs = LaunchLedger(2), [_log(), _log()]
+    for step in (1, 2, 1):
+        for rank, log in enumerate(logs):
+            log.record("train")
+            ledger.hear_report(rank, _report(log, step))
+    logs[0].record("train")
+    ledger.hear_progress(0, 3, logs[0].snapshot().count)
+    found = ledger.hear_report(1, _report(logs[1], 2))
+    assert found == "launches at the report of step 2: rank 1 3, rank 0 4 or more"
 
 
 def test_what_is_kept_of_a_step_does_not_grow_with_the_ranks() -> None:
