@@ -43,6 +43,8 @@ class ScriptRank:
         self._pid = os.getpid()
         self._not_shown = not_shown
         self._address = ""  # of the coordination service
+        self._has_met = False  # at that address
+        self._launches: Any = None  # the log, where they are watched
 
     # -- how it ends
 
@@ -108,13 +110,15 @@ class ScriptRank:
         def initialize(state: Any, *arguments: Any, **named: Any) -> None:
             given = signature.bind(state, *arguments, **named).arguments
             self._progress.emit({"type": "phase", "phase": "rendezvous"})
-            if given.get("coordinator_address") or os.environ.get("JAX_COORDINATOR_ADDRESS"):
-                original(**{"self": state, **given})  # the script knows better
+            chosen = given.get("coordinator_address") or os.environ.get("JAX_COORDINATOR_ADDRESS")
+            if chosen or state.client is not None:  # the script knows better; or it has them already, and JAX says so
+                original(**{"self": state, **given})
             else:  # JAX asks us for whatever else is not given
                 self._require_own_place(given)
+                self._require_first_time()
                 self._initialize(lambda more: original(**{"self": state, **given, **more}), given)
             self._progress.emit({"type": "phase", "phase": PHASE})
-            self._compare_programs(state)
+            self._compare(state)
 
         distributed.State.initialize = initialize
 
@@ -138,6 +142,20 @@ class ScriptRank:
                 f"expected process_id={own['rank']} and num_processes={own['num_ranks']}, as this rank has them; leave "
                 f"them out, or give coordinator_address too"
             )
+
+    def _require_first_time(self) -> None:
+        """Refuses a second rendezvous, whose address would reach no rank that has the first one.
+
+        Raises:
+            RuntimeError: with what would do.
+        """
+        if self._has_met:
+            raise RuntimeError(
+                f"jax.distributed.initialize was called again after a shutdown, by rank {self._assignment['rank']} on "
+                f"host {self._assignment['host']}: an attempt of a job has one rendezvous. Initialize once and shut "
+                f"down at the end, or give coordinator_address, num_processes and process_id"
+            )
+        self._has_met = True
 
     def _initialize(self, initialize: Callable[[Message], None], given: Message) -> None:
         """No coordinator is given: the service binds this host's address alone, and its peers show certificates."""
@@ -164,15 +182,18 @@ class ScriptRank:
             self._control.send(error.event())
             os._exit(1)
 
-    def _compare_programs(self, state: Any) -> None:
-        """From here on no program that spans processes is compiled before all ranks have the same."""
+    def _compare(self, state: Any) -> None:
+        """What compiles, now; and from here on no program that spans processes before all ranks have the same."""
         from workloads.agreement import programs
+        from workloads.agreement.environment import check_environment, describe_compiler
         from workloads.exchange import Exchange
 
-        exchange = Exchange(state.process_id, state.num_processes, COMPARE_TIMEOUT_S)
+        exchange, host = Exchange(state.process_id, state.num_processes, COMPARE_TIMEOUT_S), self._assignment["host"]
         if self._assignment["program_barrier"]:
-            programs.install(exchange, host=self._assignment["host"], emit=self._control.send)
-        if self._assignment["watch_launches"]:
+            check_environment(describe_compiler(), exchange=exchange, host=host)
+            programs.uninstall()  # of the group before, where the script has left it for another one
+            programs.install(exchange, host=host, emit=self._control.send)
+        if self._assignment["watch_launches"] and self._launches is None:
             self._watch_launches(exchange)
 
     def _watch_launches(self, exchange: Any) -> None:
@@ -181,7 +202,7 @@ class ScriptRank:
         from workloads.agreement.launches import LaunchLog
         from workloads.agreement.user_launches import watch_launches, why_unsupported
 
-        log = LaunchLog(exchange)
+        log = self._launches = LaunchLog(exchange)
         if not watch_launches(log):
             raise RuntimeError(f"--watch-launches: {why_unsupported()}; leave it out, or use another JAX")
         tell_launches(log, Path(self._assignment["black_box"]), self._progress)

@@ -94,6 +94,42 @@ def test_ranks_that_build_different_programs_are_refused_with_the_line(user: Cli
     assert "over 2 processes" in unchecked  # what plain JAX would have done: exit code 0, and a number
 
 
+COMPILER = """
+    import os, sys
+    name, value = sys.argv[1:]
+    if os.environ["SPMD_LAUNCH_RANK"] == "1":
+        os.environ[name] = f"{os.environ.get(name, '')} {value}".strip()
+    import jax
+
+    jax.distributed.initialize()
+    print(f"rank {jax.process_index()} went on", flush=True)
+    jax.distributed.shutdown()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "differs"),
+    [
+        ("XLA_FLAGS", "--xla_cpu_enable_fast_math=true", "variable XLA_FLAGS: rank 0 "),
+        ("JAX_DEFAULT_MATMUL_PRECISION", "highest", "option jax_default_matmul_precision: rank 0 "),
+        ("XLA_FLAGS", "--xla_dump_to=/tmp/of-rank-1", ""),
+        ("JAX_DEBUG_NANS", "1", ""),
+        ("WANDB_NAME", "rank-1", ""),
+    ],
+)
+def test_ranks_whose_programs_would_be_compiled_otherwise_are_refused_and_no_others(
+    user: Cli, name: str, value: str, differs: str
+) -> None:
+    write(user, "train.py", COMPILER)
+    job = f"compiler-{name.lower().replace('_', '-')}-{len(value)}"
+    words = ("run", "--name", job, "--max-failures", "3", "--", "python", "train.py", name, value)
+    out = user(*words, code=1 if differs else 0)
+    assert out.count("went on") == (0 if differs else 2)
+    assert user.job(job)["attempt"] == 1
+    if differs:
+        assert "EnvironmentMismatchError" in out and differs in out and value in out
+
+
 SWAPPED = """
     import jax, jax.numpy as jnp
     from jax.sharding import NamedSharding, PartitionSpec

@@ -15,6 +15,7 @@ import pytest
 from launcher.certificates import Authority, new_request, write_files
 from launcher.command_process import BOOTSTRAP
 from tests.conftest import ROOT
+from tests.ranks import reserved_port
 
 ASSIGNMENT = {
     "type": "assign", "rank": 0, "num_ranks": 1, "attempt": 1, "host": "h0", "address": "127.0.0.1",
@@ -156,3 +157,41 @@ def test_a_service_that_cannot_listen_where_nobody_does_has_lost_no_port(tmp_pat
     code, output, (told,) = run_too_late(tmp_path, "192.0.2.1", 4711)  # an address for documentation, of no host
     assert code == 1, output
     assert told["type"] == "error" and told["error"]["type"] == "JaxRuntimeError"
+
+
+AGAIN = INITIALIZE + "; jax.distributed.initialize({}); print('again', jax.process_count(), flush=True)"
+
+
+def test_a_second_rendezvous_of_a_job_is_refused_in_words(tmp_path: Path) -> None:
+    code, output, told = run(tmp_path, "-c", AGAIN.format(""), interpreter=())
+    assert code == 1 and "initialized" in output and "again 1" not in output, output
+    (error,) = [message["error"] for message in told if message["type"] == "error"]
+    assert error["type"] == "RuntimeError"
+    assert "was called again after a shutdown, by rank 0 on host h0: an attempt of a job has one" in error["message"]
+    assert len([message for message in told if message["type"] == "coordinator"]) == 1
+
+
+def test_a_script_may_meet_again_at_a_coordinator_of_its_own(tmp_path: Path) -> None:
+    with reserved_port() as port:
+        own = AGAIN.format(f"'127.0.0.1:{port}', 1, 0")
+        code, output, _ = run(tmp_path, "-c", f"{own}; jax.distributed.shutdown()", interpreter=())
+    assert code == 0 and "again 1" in output, output
+
+
+def test_who_initializes_twice_is_told_so_by_jax(tmp_path: Path) -> None:
+    twice = "import jax; jax.distributed.initialize(); jax.distributed.initialize()"
+    code, output, told = run(tmp_path, "-c", twice, interpreter=())
+    assert code == 1, output
+    (error,) = [message["error"] for message in told if message["type"] == "error"]
+    assert error["message"] == "distributed.initialize should only be called once."
+
+
+def test_what_compiles_is_compared_before_there_are_devices_so_that_a_script_can_still_set_them(tmp_path: Path) -> None:
+    code, output, _ = run(
+        tmp_path,
+        "-c",
+        "import jax; jax.distributed.initialize(); jax.config.update('jax_num_cpu_devices', 3)\n"
+        "print(jax.local_device_count(), 'devices', flush=True); jax.distributed.shutdown()",
+        interpreter=(),
+    )
+    assert code == 0 and "3 devices" in output, output

@@ -16,10 +16,24 @@ import jax
 from workloads.agreement.majority import name_ranks, vote
 from workloads.errors import EnvironmentMismatchError
 from workloads.exchange import Exchange
-from workloads.versions import versions
+from workloads.versions import version_of, versions
 
 VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "PYTHONHASHSEED", "NVIDIA_TF32_OVERRIDE")
 PREFIXES = ("JAX_",)
+# Of a script: what compiles its programs and shows in no program's text. Each rank may have other variables of its own,
+# other packages and other devices, and mean it.
+COMPILERS = (
+    "jax", "jaxlib", "libtpu", "jax-cuda12-plugin", "jax-cuda12-pjrt", "jax-cuda13-plugin", "jax-cuda13-pjrt",
+    "jax-rocm7-plugin", "jax-rocm7-pjrt",
+)  # fmt: skip
+COMPILER_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")
+COMPILER_OPTIONS = (
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+    "jax_numpy_dtype_promotion",
+)
 # Where a host keeps things, and how it logs, shows in no result.
 PRIVATE_FLAGS = ("--xla_dump", "--xla_gpu_per_fusion_autotune_cache_dir", "--xla_gpu_cuda_data_dir")
 PRIVATE_OPTIONS = (
@@ -95,6 +109,20 @@ def describe_environment(extra: Mapping[str, Any]) -> dict[str, str]:
         "devices of the host": str(jax.local_device_count()),
         "platform": jax.default_backend(),
     }
+
+
+def describe_compiler() -> dict[str, str]:
+    """What compiles the programs of this process, as it is known before there are devices.
+
+    Bringing up the devices here would fix options that a script may still set.
+
+    Returns:
+        `{what: value}`, flat.
+    """
+    found = {f"version {name}": version_of(name) for name in COMPILERS}
+    found |= {f"variable {name}": _shared_flags(os.environ.get(name, "")) for name in COMPILER_VARIABLES}
+    options: Mapping[str, Any] = jax.config.values
+    return found | {f"option {name}": _text(options.get(name)) for name in COMPILER_OPTIONS}
 
 
 def check_environment(environment: Environment, *, exchange: Exchange, host: str) -> None:
