@@ -69,13 +69,13 @@ def first_cause(
         return FirstCause(sentence=f"{where} was killed by signal {_signal_name(first.signal)}{during}{hint}")
     if first.error is not None:
         error = first.error
-        hint = _out_of_memory(same) if error["type"] == "MemoryError" else ""
+        hint = _out_of_memory(same) if error["type"] == "MemoryError" or first.memory else ""
         message = f": {error['message']}" if error["message"] else ""
         cause = Cause(error.get("cause", Cause.FAILURE))
         return FirstCause(
             sentence=_absent(error, hosts)
             + f"{where} raised {error['type']}"
-            + (f"{during}{message}{hint}" if "\n" in message else f"{message}{hint}{during}"),
+            + (f"{during}{hint}{message}" if "\n" in message else f"{message}{hint}{during}"),
             # What our own checks found their sentence tells; where in our code is of no use, and on record.
             details=error["traceback"].rstrip() if cause is Cause.FAILURE else "",
             cause=cause,
@@ -141,10 +141,15 @@ def _places(ends: Sequence[RankEnd]) -> str:
 
 
 def _out_of_memory(ends: Sequence[RankEnd]) -> str:
-    """What was used of what there was (of the process that used most), and what to do."""
+    """What was used of what there was (of the process or device that used most), and what to do."""
     largest = max((end.memory for end in ends if end.memory), key=lambda memory: memory["peak_bytes"], default=None)
     used = ""
-    if largest and largest["peak_bytes"]:
+    if largest and "device" in largest:
+        used = " on a device"
+        if largest["device_bytes"]:
+            peak, whole = _gib(largest["peak_bytes"]), _gib(largest["device_bytes"])
+            used += f" ({largest['device']}), with {peak} used of the {whole} that there are for it"
+    elif largest and largest["peak_bytes"]:
         peak, host = _gib(largest["peak_bytes"]), _gib(largest["host_bytes"])
         used = f", with {peak} used by the process, on a host that has {host}"
     return f": memory ran out{used}; use smaller batches or fewer chains a device, or more hosts"
@@ -162,6 +167,8 @@ def _signal_name(number: int) -> str:
 
 
 def _signal_hint(end: RankEnd) -> str:
+    if end.signal == signal.SIGKILL and end.out_of_memory is None:
+        return ": by somebody's hand, or by the kernel for want of memory, which does not say so on this host"
     if end.signal == signal.SIGKILL:
         return ": by somebody's hand, for the kernel has killed nothing for want of memory meanwhile"
     if end.signal == signal.SIGABRT:

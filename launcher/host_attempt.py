@@ -15,6 +15,7 @@ from launcher.attempt import HostNews, RankTask
 from launcher.certificates import RankFiles
 from launcher.command import FOLDER, NO_PARAMETERS, PHASE
 from launcher.host_copies import HostCopies
+from launcher.oom_kills import OomWatch
 from launcher.rank.memory import host_bytes
 from launcher.rank_calls import RankCalls
 from launcher.rank_process import Message, RankProcess, keep
@@ -52,7 +53,7 @@ class HostAttempt:
         self.output = folder / "output"
         self.log = folder / "rank.log"
         self.black_box = folder / "launches"
-        self._oom_kills = oom_kills()
+        self._oom = OomWatch()
         self.ended = asyncio.Event()
         self.coordinator: Message | None = None  # where this rank has told that it serves, if it does
         self.calls = RankCalls(folder / "calls", process, self.ended)
@@ -141,12 +142,13 @@ class HostAttempt:
         waiter = keep(self.process.wait())
         while not waiter.done():
             await asyncio.wait([waiter], timeout=LOG_PERIOD_S)
+            self._oom.look()
             self._pass_on_log()
         self._pass_on_log(ended=True)
         end = waiter.result()
         shutil.rmtree(self.folder / "tls", ignore_errors=True)  # its key is of no use now, but to a thief
         # The kernel counts what it kills on this host for want of memory, not whom: beside a SIGKILL that is enough.
-        out_of_memory = end.code == -signal.SIGKILL and oom_kills() > self._oom_kills
+        out_of_memory = end.code == -signal.SIGKILL and self._oom.has_killed()
         memory = {"peak_bytes": end.peak_bytes, "host_bytes": host_bytes()}
         if self.task.command is not None and end.code == 0:
             self._add({"type": "result", "metrics": {}, "diagnostics": {}, "result_digest": ""})
@@ -199,12 +201,3 @@ def _was_abandoned(log: Path) -> bool:
             return ABANDONED.search(file.read()) is not None
     except OSError:  # a command that has said nothing, or its disk fails
         return False
-
-
-def oom_kills() -> int:
-    """Processes that this host's kernel has killed because memory ran out, since it booted; 0 where it does not say."""
-    try:
-        lines = Path("/proc/vmstat").read_text().splitlines()
-    except FileNotFoundError:  # no Linux
-        return 0
-    return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))

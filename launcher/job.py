@@ -136,8 +136,9 @@ class RankEnd:
         last_words: the last line of its log, beside an exit code.
         signal: number of the signal, if one ended it that was not ours.
         abandoned: beside SIGABRT: JAX has ended it because it had lost its peers, as its log says.
-        out_of_memory: whether the kernel killed for want of memory on that host meanwhile.
-        memory: `{"peak_bytes", "host_bytes"}`: the most that the process has had, and what its host has, if known.
+        out_of_memory: whether the kernel killed for want of memory on that host just then; None: it does not say.
+        memory: `{"peak_bytes", "host_bytes"}`: the most that the process has had, and what its host has, if known; or
+            that of its fullest device, `{"device", "peak_bytes", "device_bytes"}`, where that ran out.
         error: `{"type", "message", "traceback"}` if Python raised, else None; where the error says so, `cause` (see
             `launcher.recovery.Cause`), `suspects`, hosts, and `ranks`, for whom it has waited in vain.
         lost: why nothing is known of its end, if its host cannot be reached.
@@ -153,8 +154,8 @@ class RankEnd:
     last_words: str = ""
     signal: int | None = None
     abandoned: bool = False
-    out_of_memory: bool = False
-    memory: Mapping[str, int] | None = None
+    out_of_memory: bool | None = False
+    memory: Mapping[str, Any] | None = None
     error: Mapping[str, Any] | None = None
     lost: str | None = None
     hung: str | None = None

@@ -4,7 +4,7 @@ import traceback
 from types import TracebackType
 from typing import Any
 
-from launcher.rank.memory import host_bytes
+from launcher.rank.memory import memory_that_ran_out
 
 KNOWS = ("cause", "suspects", "ranks")  # what an error of ours may know: see `launcher.job.RankEnd`
 
@@ -24,6 +24,6 @@ def error_details(
     details: dict[str, Any] = {"type": type(error).__name__, "message": str(error), "traceback": text}
     if is_ours:
         details |= {name: getattr(error, name) for name in KNOWS if hasattr(error, name)}
-    if isinstance(error, MemoryError):
-        details["memory"] = {"peak_bytes": peak_bytes, "host_bytes": host_bytes()}
+    if (memory := memory_that_ran_out(error, peak_bytes)) is not None:
+        details["memory"] = memory
     return details

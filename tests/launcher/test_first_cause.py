@@ -108,6 +108,25 @@ def test_a_killed_process_gets_advice() -> None:
     assert str(first_cause([terminated])) == "rank 0 on host a was killed by signal 15 (SIGTERM)"
 
 
+def test_a_device_whose_memory_ran_out_is_told_before_what_jax_says_of_it() -> None:
+    message = "RESOURCE_EXHAUSTED: Out of memory.\nLargest program allocations: ..."
+    memory = {"device": "TPU v5 lite", "peak_bytes": 15 * 2**30, "device_bytes": 31 * 2**29}
+    end = RankEnd(rank=1, host="b", error=_error("JaxRuntimeError", message), phase="run", memory=memory)
+    advice = "use smaller batches or fewer chains a device, or more hosts"
+    used = "(TPU v5 lite), with 15.00 GiB used of the 15.50 GiB that there are for it"
+    begins = "rank 1 on host b raised JaxRuntimeError during 'run': memory ran out on a device"
+    assert first_cause([end]).sentence == f"{begins} {used}; {advice}: {message}"
+    silent = dataclasses.replace(end, memory={"device": "TPU v5 lite", "peak_bytes": 0, "device_bytes": 0})
+    assert first_cause([silent]).sentence == f"{begins}; {advice}: {message}"
+
+
+def test_a_host_that_does_not_count_kills_for_want_of_memory_is_not_said_to_have_none() -> None:
+    unknown = first_cause([dataclasses.replace(KILLED, out_of_memory=None)]).sentence
+    assert unknown.endswith(
+        "by somebody's hand, or by the kernel for want of memory, which does not say so on this host"
+    )
+
+
 def test_a_real_time_signal_has_no_name_but_a_number() -> None:
     assert first_cause([RankEnd(rank=0, host="a", signal=37)]).sentence.startswith(
         "rank 0 on host a was killed by signal 37"

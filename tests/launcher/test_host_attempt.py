@@ -15,6 +15,7 @@ from launcher.certificates import RankFiles
 from launcher.command import FOLDER, Command
 from launcher.command_process import start_command
 from launcher.host_attempt import HostAttempt
+from launcher.oom_kills import OomWatch
 from launcher.rank_process import RankProcess
 from launcher.template_process import TemplateProcess
 from launcher.user_folder import NAME, pack_folder
@@ -131,6 +132,34 @@ def test_an_end_by_the_lease_is_told_as_such(tmp_path: Path, monkeypatch: pytest
         end = (await attempt.news(0, 0.0)).events[-1]
         assert (end["type"], end["code"]) == ("exit", -signal.SIGKILL)
         assert end["lost"].startswith("its lease ran out: the supervisor had not asked for ")
+        await template.end()
+
+    run(program())
+
+
+class UnknowingKernel(OomWatch):
+    """It does not count what it kills; in place of that this says whether it was asked meanwhile."""
+
+    looks = 0
+
+    def look(self) -> None:
+        self.looks += 1
+
+    def has_killed(self) -> bool | None:
+        return None if self.looks else False
+
+
+def test_the_kernel_is_asked_while_the_rank_runs_whether_it_kills_for_want_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launcher.host_attempt.OomWatch", UnknowingKernel)
+
+    async def program() -> None:
+        attempt, process, template = await attempt_of(tmp_path, "import time; time.sleep(600)")
+        asyncio.get_running_loop().call_later(1.0, process.kill)
+        await attempt.follow()
+        (end,) = [event for event in (await attempt.news(0, 0.0)).events if event["type"] == "exit"]
+        assert (end["code"], end["out_of_memory"]) == (-signal.SIGKILL, None)
         await template.end()
 
     run(program())
