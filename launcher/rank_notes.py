@@ -32,6 +32,8 @@ def note_of(rank: int, event: Message, hosts: Sequence[str], spec: JobSpec) -> t
             good = event["last_good"]
             text = f"checkpoint of step {event['step']} failed: {event['why']}; the last good one: "
             about, text = CHECKPOINT_FAILED, text + ("none" if good is None else f"step {good}")
+        case "flipped":
+            about, text = ("flipped", event["step"]), f"{_who(rank, hosts)}: {_flipped(event)}"
         case "barrier-off" if spec.program_barrier:
             about, text = event["why"], f"programs are not compared before they run: {event['why']}"
         case "profile-failed" if rank == 0:
@@ -45,6 +47,12 @@ def _fetched(event: Message) -> str:
     size, damaged = number_of_bytes(event["bytes"]), event["damaged"]
     why = f"; its own copy was damaged: {', '.join(damaged[:3])}" + (" and more" if len(damaged) > 3 else "")
     return f"{size} of the checkpoint of step {event['step']} from the head" + (why if damaged else "")
+
+
+def _flipped(event: Message) -> str:
+    where = "in the host's memory, as it was gathered," if event["in_memory"] else f"on device {event['device']}"
+    element = event["element"] or ""
+    return f"--inject flipped bit {event['bit']} of {event['leaf']}{element} {where} at step {event['step']}"
 
 
 def _always_found(event: Message, spec: JobSpec) -> bool:

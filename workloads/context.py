@@ -214,7 +214,8 @@ class Context:
 
         Args:
             step: steps (or draws) done.
-            state: what the next step starts from; arrays on devices, or in host memory.
+            state: what the next step starts from, or what the ranks have gathered of it; arrays on devices, or in host
+                memory. None: nothing that could be compared, and a bit to flip waits for a step that has it.
 
         Returns:
             The state, unchanged unless a fault was to change it.

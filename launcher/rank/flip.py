@@ -47,7 +47,7 @@ def flip(state: PyTree, fault: Fault, say: Callable[[dict[str, Any]], None]) -> 
     leaves[place] = flip_bit(leaf, fault.place, index, bit) if on_devices else _flip_in_memory(leaf, index, bit)
     element = _element(leaf, fault.place, index)
     flipped = {"leaf": names[place], "device": fault.place, "index": index, "element": element, "bit": bit}
-    say({"type": "flipped", **flipped})
+    say({"type": "flipped", **flipped, "in_memory": not on_devices})
     return jax.tree_util.tree_unflatten(tree, leaves)
 
 

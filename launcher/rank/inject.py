@@ -64,7 +64,7 @@ class Injector:
         self._drag()
         for fault in [fault for fault in self._faults if step >= fault.step]:
             if fault.kind == "flip-bit" and state is None:
-                continue  # there will be a step with a state
+                continue  # it waits for a step at which there is something to compare, see `Context.inject`
             self._faults.remove(fault)
             self._say({"type": "injected", "fault": fault.to_json(), "step": step})
             state = self._make_happen(fault, step, state)
@@ -90,7 +90,7 @@ class Injector:
             "kill-supervisor": lambda: _supervisor().kill(),
         }
         if fault.kind == "flip-bit":
-            return flip(state, fault, self._say)
+            return flip(state, fault, lambda event: self._say({**event, "step": step}))
         actions[fault.kind]()
         return state
 

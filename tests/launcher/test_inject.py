@@ -81,7 +81,7 @@ def test_a_flipped_bit_is_told_with_its_place_in_the_whole_leaf(array: Any) -> N
     fault = parse_fault("flip-bit device=0 step=1 leaf=params/w index=4 bit=31")
     state = flip({"params": {"w": array + 1}}, fault, said.append)
     place = {"leaf": "params/w", "device": 0, "index": 4, "element": [1, 1], "bit": 31}
-    assert said == [{"type": "flipped", **place}]
+    assert said == [{"type": "flipped", **place, "in_memory": isinstance(array, np.ndarray)}]
     assert np.asarray(state["params"]["w"]).tolist() == [[1, 1, 1], [1, -1, 1]]
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from launcher.faults import parse_fault
+from launcher.rank.inject import Injector
 from workloads.context import Context
 from workloads.errors import ProgramMismatchError, ReplicaDivergenceError
 from workloads.independent_chains.config import Config
@@ -132,3 +134,19 @@ def other_trace(context: Context) -> str:
         return job.check(8, *job.gather()).status
     except ReplicaDivergenceError as error:
         return str(error)
+
+
+def flip_on_the_way(context: Context, *, fault: str, rank: int) -> dict[str, Any]:
+    """A run of 40 transitions in which one rank injects a fault: what it says of it, and what this rank raises."""
+    said: list[dict[str, Any]] = []
+    faults = [parse_fault(fault)] if context.rank == rank else []
+    injector = Injector(faults, rank=context.rank, storage=context.storage, say=said.append)
+    job = start_job(
+        Config(num_chains=8, num_warmup=20, num_draws=20, draws_per_dispatch=4),
+        dataclasses.replace(context, on_step=injector),
+    )
+    try:
+        job.sample(0)
+    except ReplicaDivergenceError as error:
+        return {"said": said, "raised": str(error)}
+    return {"said": said, "raised": ""}

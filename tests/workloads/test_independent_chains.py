@@ -259,6 +259,20 @@ def test_draws_that_differ_between_devices_are_found() -> None:
     assert all("/draws/" in said and "culprit: host-2/" in said for said in ranks), ranks
 
 
+def test_a_flip_asked_for_happens_in_mid_run_where_the_ranks_next_compare() -> None:
+    first, last = run_ranks(
+        "tests.workloads.independent_chains_programs:flip_on_the_way",
+        num_hosts=2, devices_per_host=1, context={"check_every": 16, "checkpoint_every": 0},
+        fault="flip-bit device=1 step=10", rank=1,
+    )  # fmt: skip
+    injected, flipped = last["said"]
+    assert (injected["type"], injected["step"], first["said"]) == ("injected", 16, [])
+    assert (flipped["type"], flipped["step"], flipped["in_memory"]) == ("flipped", 16, True)
+    for said in (first["raised"], last["raised"]):
+        assert "replicas differ at step 16" in said and f"state/{flipped['leaf']}: " in said, said
+        assert "host-1/memory" in said, said
+
+
 @pytest.mark.slow
 def test_a_device_does_not_wait_for_a_slower_one() -> None:
     (ready,) = run_ranks(

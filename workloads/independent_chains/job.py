@@ -101,10 +101,29 @@ class Job:
             )
             saves = start < total and context.save_due(start, total)
             if start < total and (saves or context.check_due(start, total)):
-                state, history = self.gather()
-                self.check(start, state, history)
-                if saves:
-                    self.save(start, state, history)
+                self.meet(start, saves=saves)
+
+    def meet(self, step: int, *, saves: bool) -> tuple[History, Verdict]:
+        """Gathers all chains, compares what has copies, and saves if asked; every rank must call it.
+
+        Args:
+            step: transitions done.
+            saves: whether a checkpoint is to be made of it.
+
+        Returns:
+            The history of all chains, in the host memory of every rank, and what the comparison says.
+
+        Raises:
+            ReplicaDivergenceError: see `check`.
+        """
+        state, history = self.gather()
+        state = self.context.inject(
+            step, state
+        )  # here a flip has copies to differ from; a chain on its device has none
+        verdict = self.check(step, state, history)
+        if saves:
+            self.save(step, state, history)
+        return history, verdict
 
     def gather(self) -> tuple[ChainState, History]:
         """State and history of all chains, by global index, in the host memory of every rank; a collective."""

@@ -32,11 +32,7 @@ def run(config: Config, context: Context, resume: bool = False) -> Result:
     job.sample(start)
     run_s = time.perf_counter() - clock
 
-    state, history = job.gather()
-    state = context.inject(config.num_transitions, state)
-    verdict = job.check(config.num_transitions, state, history)
-    if start < config.num_transitions:
-        job.save(config.num_transitions, state, history)
+    history, verdict = job.meet(config.num_transitions, saves=start < config.num_transitions)
     metrics, diagnostics = assess(config, history, job.layout)
     if context.is_first:
         write_results(job, history)
