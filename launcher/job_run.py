@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import os
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -207,6 +209,8 @@ class JobRun:
                 return
             event = {**event, **self._settle(case, event["digests"])}
         self.record.hear(rank, event)
+        if event["type"] == "injected" and event["fault"]["kind"] == "kill-supervisor":
+            os.kill(os.getpid(), signal.SIGKILL)  # here and not by the rank, which may be on another machine
         if self.moves is not None:
             self.moves.hear(rank, event)
         self.listener(rank, event)

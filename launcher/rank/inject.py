@@ -1,7 +1,8 @@
 """Makes the faults of `submit --inject` happen in this rank: `launcher.faults` says which there are.
 
 They are the real thing: real signals, real limits of the kernel, real launches in another order. The agent, the raylet
-and the holder are this process's ancestors, and are killed as such.
+and the holder are this process's ancestors, and are killed as such; the supervisor, which may be on another machine,
+ends itself when it hears that it was to be killed (`launcher.job_run`).
 """
 
 import os
@@ -87,7 +88,7 @@ class Injector:
             "kill-agent": lambda: _ancestor(AGENT).kill(),
             "kill-raylet": lambda: _ancestor(RAYLET).kill(),
             "kill-holder": lambda: _ancestor(HOLDER).kill(),
-            "kill-supervisor": lambda: _supervisor().kill(),
+            "kill-supervisor": lambda: None,  # it has been told
         }
         if fault.kind == "flip-bit":
             return flip(state, fault, lambda event: self._say({**event, "step": step}))
@@ -183,9 +184,3 @@ def _ancestor(generation: int) -> psutil.Process:
         process = process.parent()
     assert process is not None
     return process
-
-
-def _supervisor() -> psutil.Process:
-    """The supervisor of a local cluster: a worker of the head's raylet, which is a child of the holder."""
-    raylets = _ancestor(HOLDER).children()
-    return next(child for raylet in raylets for child in raylet.children() if "Supervisor" in " ".join(child.cmdline()))

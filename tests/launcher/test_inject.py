@@ -75,6 +75,13 @@ def test_a_disk_is_full_until_a_checkpoint_has_met_it(tmp_path: Path) -> None:
         assert other.submit(room, tmp_path).result(60) == [True, False, False, True]
 
 
+def test_a_rank_far_from_the_supervisor_tells_that_it_is_to_be_killed() -> None:
+    said: list[dict[str, Any]] = []
+    fault = parse_fault("kill-supervisor step=5")
+    assert Injector([fault], rank=0, storage="", say=said.append)(5, "state") == "state"
+    assert said == [{"type": "injected", "fault": fault.to_json(), "step": 5}]
+
+
 @pytest.mark.parametrize("array", [np.zeros((2, 3), np.float32), jnp.zeros((2, 3), jnp.float32)])
 def test_a_flipped_bit_is_told_with_its_place_in_the_whole_leaf(array: Any) -> None:
     said: list[dict[str, Any]] = []
