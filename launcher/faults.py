@@ -37,6 +37,11 @@ class Kind:
     where: str = RANK
     options: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
+    def words(self, name: str) -> str:
+        """How it is asked for, but for step and attempt, which every kind takes; options with their defaults."""
+        place = [f"{self.where}=N"] if self.where else []
+        return " ".join([name, *place, *(f"[{key}={value}]" for key, value in self.options.items())])
+
 
 KINDS: Mapping[str, Kind] = {
     "kill": Kind(meaning="the rank is killed (SIGKILL)"),
@@ -46,21 +51,25 @@ KINDS: Mapping[str, Kind] = {
     "oom": Kind(meaning="the rank runs out of memory (under a limit of its own)"),
     "sleep": Kind(meaning="the rank sleeps in Python", options={"seconds": "600"}),
     "slow": Kind(meaning="each step takes longer by a factor from then on", options={"factor": "3"}),
-    "skip-collective": Kind(meaning="the rank leaves out its next launch"),
-    "swap-programs": Kind(meaning="the rank launches another program before its next one"),
-    "other-program": Kind(meaning="the rank compiles a slightly different program"),
-    "other-env": Kind(meaning="the rank runs under another precision from its start"),
+    "skip-collective": Kind(meaning="the rank leaves out its next launch of a program that spans all processes"),
+    "swap-programs": Kind(meaning="the rank launches another program that spans all processes before its next one"),
+    "other-program": Kind(meaning="the rank compiles its next program that spans all processes a bit differently"),
+    "other-env": Kind(meaning="the rank runs under another precision from its start, whatever the step"),
     "flip-bit": Kind(
-        meaning="one bit of one copy of the state flips",
+        meaning="one bit of one copy of the state flips; of independent-chains, whose chains have no second copy, in "
+        "what the device's host has gathered for the next check or checkpoint",
         where=DEVICE,
         options={"leaf": "any", "index": "any", "bit": "any"},
     ),
-    "corrupt-checkpoint": Kind(meaning="a bit of the newest checkpoint flips, then the rank is killed"),
+    "corrupt-checkpoint": Kind(meaning="16 bits in the newest checkpoint's largest file flip, then the rank is killed"),
     "disk-full": Kind(meaning="the rank's next checkpoint finds no space"),
     "kill-agent": Kind(meaning="the host's agent is killed", where=HOST),
     "kill-raylet": Kind(meaning="the host is lost: its raylet is killed", where=HOST),
     "kill-supervisor": Kind(meaning="the supervisor is killed", where=NOWHERE),
-    "kill-holder": Kind(meaning="the process that owns the local cluster is killed", where=NOWHERE),
+    "kill-holder": Kind(
+        meaning="the process that owns the nodes on rank 0's machine is killed: of a local cluster, all of them",
+        where=NOWHERE,
+    ),
 }
 
 
@@ -72,7 +81,7 @@ class Fault:
         kind: a key of `KINDS`.
         place: number of the rank, host or (global) device; 0 where the kind hits the cluster.
         step: it happens at the first report at or after this step.
-        attempt: in which attempt; None: in every one.
+        attempt: in which attempt; None: in each of them.
         options: of the kind, as text, completed with defaults.
     """
 
@@ -88,6 +97,14 @@ class Fault:
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
+
+    def __str__(self) -> str:
+        """As `--inject` takes it, without what is at its default."""
+        kind = KINDS[self.kind]
+        words = [self.kind, f"{kind.where}={self.place}" if kind.where else "", f"step={self.step}"]
+        words += [f"{key}={value}" for key, value in self.options.items() if value != kind.options[key]]
+        words += [] if self.attempt == 1 else [f"attempt={self.attempt or 'any'}"]
+        return " ".join(word for word in words if word)
 
     def rank(self, devices_per_host: int) -> int:
         """The rank that makes it happen."""
@@ -108,8 +125,10 @@ def parse_fault(text: str) -> Fault:
     words = text.split()
     if not words or words[0] not in KINDS:
         given = words[0] if words else ""
+        known = "".join(f"\n  {kind.words(name)}: {kind.meaning}" for name, kind in KINDS.items())
         raise UserError(
-            f"--inject {text!r}: no fault {given!r}{nearest(given, KINDS, {})} (there are: {', '.join(KINDS)})"
+            f"--inject {text!r}: no fault {given!r}{nearest(given, KINDS, {})}\n"
+            f"There are, each with step=N, and with attempt=N or any for another attempt than the first:{known}"
         )
     kind = KINDS[words[0]]
     allowed = [*([kind.where] if kind.where else []), "step", "attempt", *kind.options]
@@ -137,13 +156,25 @@ def parse_fault(text: str) -> Fault:
     )
 
 
-def check_faults(faults: Sequence[Fault], num_hosts: int, devices_per_host: int, owns_ray: bool = True) -> None:
-    """Refuses faults for ranks, hosts or devices that the job does not have, and those of a Ray that is not ours.
+def check_faults(
+    faults: Sequence[Fault], num_hosts: int, devices_per_host: int, owns_ray: bool = True, storage: str = ""
+) -> None:
+    """Refuses faults for what the job does not have, for a Ray that is not ours, and for files that are no files.
+
+    Args:
+        faults: that were asked for.
+        num_hosts, devices_per_host: of the job.
+        owns_ray: whether the Ray is ours.
+        storage: where checkpoints go, a folder or URL.
 
     Raises:
         UserError: naming the fault and what there is.
     """
     for fault in faults:
+        if fault.kind == "corrupt-checkpoint" and "://" in storage:
+            raise UserError(
+                f"--inject {fault.kind}: it damages files, and the checkpoints of this cluster go to {storage}"
+            )
         if not owns_ray and fault.kind in ("kill-raylet", "kill-supervisor", "kill-holder"):
             raise UserError(f"--inject {fault.kind}: the Ray of this cluster is not ours, and others use it")
         where = KINDS[fault.kind].where

@@ -72,7 +72,8 @@ def prepare(request: Request) -> Prepared:
     layout = choose_layout(cluster, request.num_hosts)
     name = choose_name(request.name, default_name(request.workload))
     faults = [parse_fault(text) for text in request.faults]
-    check_faults(faults, layout.num_hosts, layout.devices_per_host, cluster.spec.provider.owns_ray)
+    storage = storage_root(cluster.spec.storage_path)
+    check_faults(faults, layout.num_hosts, layout.devices_per_host, cluster.spec.provider.owns_ray, storage)
     code = our_code(cluster)
     inputs = find_inputs(cluster, request.workload, request.settings, layout, code, request.requirements)
     told = tuple(fault.to_json() for fault in faults)

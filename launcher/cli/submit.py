@@ -73,7 +73,8 @@ if TYPE_CHECKING:
     "faults",
     multiple=True,
     metavar="FAULT",
-    help="Make something fail, as 'kill rank=1 step=20', to see the job recover.",
+    help="Make something fail, as 'kill rank=1 step=20', to see the job recover: in the first attempt, "
+    "or in attempt=N, or any.",
 )
 @requirements_option
 @click.option("--detach", is_flag=True, help="Do not wait for the job.")

@@ -135,13 +135,21 @@ class Injector:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
 
     def _damage_newest_checkpoint(self) -> None:
-        """Damages the newest step here, if there is one; then kills this process."""
+        """Damages the newest step here, then kills this process.
+
+        Raises:
+            RuntimeError: there is none.
+        """
         steps = sorted(Path(self._storage).glob("step_*"))
         if not self._own_disk:  # where a step has its manifest only after a restore
             steps = self._committed_steps()
-        if steps:
-            largest = damage(steps[-1], random.Random())
-            self._say({"type": "damaged", "step": step_of(steps[-1].name), "path": str(largest)})
+        if not steps:
+            raise RuntimeError(
+                f"--inject corrupt-checkpoint: there is no checkpoint yet in {self._storage}; let it come at a later "
+                f"step, or save more often (--checkpoint-every N)"
+            )
+        largest = damage(steps[-1], random.Random())
+        self._say({"type": "damaged", "step": step_of(steps[-1].name), "path": str(largest)})
         os.kill(os.getpid(), signal.SIGKILL)
 
     def _committed_steps(self) -> list[Path]:

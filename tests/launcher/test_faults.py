@@ -1,9 +1,12 @@
 """What can be asked of `--inject`, and how a mistake is answered."""
 
+from pathlib import Path
+
 import pytest
 
 from launcher.errors import UserError
 from launcher.faults import KINDS, Fault, check_faults, parse_fault
+from launcher.rank.damage import DAMAGED_BYTES
 
 
 def test_a_fault_is_read() -> None:
@@ -21,8 +24,10 @@ def test_options_have_defaults() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "there are: kill"),
+        ("", "There are, each with step=N"),
         ("kil rank=1 step=20", "did you mean 'kill'?"),
+        ("kil rank=1 step=20", "\n  kill rank=N: the rank is killed (SIGKILL)\n"),
+        ("kil rank=1 step=20", "\n  slow rank=N [factor=3]: "),
         ("kill step=20", "rank=N missing"),
         ("kill rank=1", "step=N missing"),
         ("kill-raylet rank=1 step=3", "'rank=1' is not one of host, step, attempt"),
@@ -62,10 +67,36 @@ def test_the_rank_that_makes_it_happen() -> None:
     assert parse_fault("kill rank=0 step=1 attempt=any").due(0, 7, 2)
 
 
+def test_a_damaged_checkpoint_must_be_a_file() -> None:
+    faults = [parse_fault("corrupt-checkpoint rank=0 step=20")]
+    check_faults(faults, 2, 2, storage="/shared/storage")
+    with pytest.raises(UserError, match="go to gs://bucket/runs"):
+        check_faults(faults, 2, 2, storage="gs://bucket/runs")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "kill rank=1 step=20",
+        "raise rank=0 step=4 attempt=any",
+        "flip-bit device=3 step=30 leaf=params/w bit=7 attempt=2",
+        "kill-holder step=9",
+    ],
+)
+def test_a_fault_is_told_as_it_was_asked_for(text: str) -> None:
+    assert str(parse_fault(text)) == text
+
+
 def test_json_brings_it_back() -> None:
     fault = parse_fault("flip-bit device=3 step=30 bit=7 attempt=2")
     assert Fault.from_json(fault.to_json()) == fault
 
 
-def test_every_kind_says_what_it_does() -> None:
-    assert all(kind.meaning for kind in KINDS.values())
+def test_the_page_tells_every_kind_with_its_options_and_what_it_does() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text()
+    table = page.partition("| fault | what happens |\n|---|---|\n")[2].partition("\n\n")[0]
+    assert table.splitlines() == [f"| `{kind.words(name)}` | {kind.meaning} |" for name, kind in KINDS.items()]
+
+
+def test_as_many_bits_of_a_checkpoint_flip_as_is_said() -> None:
+    assert KINDS["corrupt-checkpoint"].meaning.startswith(f"{DAMAGED_BYTES} bits ")

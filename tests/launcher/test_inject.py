@@ -75,6 +75,12 @@ def test_a_disk_is_full_until_a_checkpoint_has_met_it(tmp_path: Path) -> None:
         assert other.submit(room, tmp_path).result(60) == [True, False, False, True]
 
 
+def test_without_a_checkpoint_there_is_nothing_to_damage_and_nobody_is_killed(tmp_path: Path) -> None:
+    other = concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+    with other, pytest.raises(RuntimeError, match="there is no checkpoint yet in "):
+        other.submit(damage, tmp_path).result(60)
+
+
 def test_a_rank_far_from_the_supervisor_tells_that_it_is_to_be_killed() -> None:
     said: list[dict[str, Any]] = []
     fault = parse_fault("kill-supervisor step=5")
