@@ -2,7 +2,7 @@
 
 import re
 
-from fault_cases import CHECKPOINT_EVERY, EVAL_EVERY, NUM_STEPS, REPORT_EVERY, Injection
+from fault_cases import CHECKPOINT_EVERY, EVAL_EVERY, REPORT_EVERY, Injection
 from fault_evidence import Evidence
 
 DURING = re.compile(r"\bstep (\d+) of \d+")
@@ -25,11 +25,13 @@ def moment_problems(injection: Injection, told: str, evidence: Evidence) -> list
         told: the sentence of it.
         evidence: the events, and the ranks' reports.
     """
+    if injection.case.kind == "other-env":
+        return []  # it is so from the rank's start, whatever the step
     happened = [int(event["step"]) for event in evidence.of("injected") if event["rank"] == injection.rank]
     # Chains have a state that could differ from another only where they meet.
     meets = injection.case.kind == "flip-bit" and injection.workload == "independent-chains"
     problems = []
-    if happened and not injection.due <= happened[0] <= (NUM_STEPS if meets else injection.due):
+    if happened and not injection.due <= happened[0] <= (_meeting(injection.due) if meets else injection.due):
         problems.append(f"it happened at step {happened[0]}, and step {injection.step} was asked for")
     told = OTHERS.split(told)[0]
     if injection.case.kind in NAMES_ITS_STEP and not DURING.search(told):
@@ -55,7 +57,7 @@ def _spans(injection: Injection, at: int, heard: int) -> list[Span]:
     if kind in ENDS_THERE:
         return [(DURING, min(at, heard) - REPORT_EVERY, max(at, heard))]
     if kind == "flip-bit":
-        last = -(-at // CHECKPOINT_EVERY) * CHECKPOINT_EVERY  # the check may be due at that very step
+        last = _meeting(at)
         return [(DIVERGED, at, last), (DURING, at, last)]
     if kind == "other-program":
         return [(DURING, at, at + REPORT_EVERY)]
@@ -69,6 +71,11 @@ def _next_of_the_same(injection: Injection, at: int) -> int:
     """The report before which the program is due again that was launched before the one of step `at`."""
     validated = injection.workload == "transformer" and at % EVAL_EVERY == 0
     return at + (EVAL_EVERY if validated and injection.case.kind == "skip-collective" else REPORT_EVERY)
+
+
+def _meeting(at: int) -> int:
+    """As `_next_meeting`, or the step `at` itself, if they are due then."""
+    return -(-at // CHECKPOINT_EVERY) * CHECKPOINT_EVERY
 
 
 def _next_meeting(at: int) -> int:

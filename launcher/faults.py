@@ -1,6 +1,7 @@
 """Faults asked for with `submit --inject "kill rank=1 step=20"`: what can be asked, and what was. Imports no JAX.
 
-They are for users who want to see their own job recover, and for our tests; `launcher.rank.inject` makes them happen.
+They are for users who want to see their own job recover, and for our tests; `launcher.rank.inject` makes them happen,
+and `launcher.missed_faults` tells of those that did not.
 """
 
 import dataclasses

@@ -13,6 +13,7 @@ from launcher.first_cause import FirstCause
 from launcher.job import JobSpec, JobState, check_transition
 from launcher.job_folder import JobFolder
 from launcher.mirror import mirror_record
+from launcher.missed_faults import missed_faults
 from launcher.rank_notes import CHECKPOINT_FAILED, note_of
 from launcher.rank_process import Message
 from launcher.record_writer import RecordWriter
@@ -110,6 +111,9 @@ class JobRecord:
         if self.spec.profile and not self.has_profile():
             reported = max((rank.step for rank in self.ranks), default=0)
             self.note(f"--profile {self.spec.profile}: no profile was taken; the last step reported is {reported}")
+        if state is not JobState.CANCELLED:
+            for text in missed_faults(self.spec.faults, self.folder.lines("events.jsonl"), self.ranks):
+                self.note(text)
         self.message = message
         self._close_curves()
         self.move(state)

@@ -1,10 +1,9 @@
 """The context that a workload receives in a rank: with its faults, its black box, and what the watchdog hears."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher.faults import Fault
 from launcher.rank.control import Control, Message
 from launcher.rank.inject import Injector
 from launcher.rank.launches import tell_launches
@@ -17,7 +16,7 @@ from workloads.exchange import Exchange
 def make_context(
     assignment: Message,
     config: Mapping[str, Any],
-    faults: Sequence[Fault],
+    injector: Injector,
     control: Control,
     progress: Progress,
     profiler: StepProfiler,
@@ -27,15 +26,11 @@ def make_context(
     Args:
         assignment: of this rank.
         config: the workload's, equal on all hosts.
-        faults: those that this rank makes happen in this attempt.
+        injector: of the faults that this rank makes happen in this attempt.
         control: to the agent.
         progress: hears all that the workload emits, and tells the launches so far.
         profiler: hears it next.
     """
-    own_disk = assignment.get("own_disk", False)
-    injector = Injector(
-        faults, rank=assignment["rank"], storage=assignment["storage"], say=control.send, own_disk=own_disk
-    )
 
     def emit(event: Message) -> None:
         progress.emit(event)
@@ -59,7 +54,7 @@ def make_context(
         attempt_id=assignment["attempt_id"],
         keep=assignment["keep"],
         replay=Replay(step=replay["step"], blocks=tuple(replay["blocks"])) if replay else None,
-        ask=control.ask if own_disk else None,
+        ask=control.ask if assignment.get("own_disk", False) else None,
         user_folder=Path(assignment.get("user_folder") or ""),
         config=config,
     )

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import psutil
 
 from launcher.faults import Fault
@@ -57,8 +58,21 @@ class Injector:
         self._full_since = 0  # step
         self._say = say
         self.launches: Any = None  # the context's log, once there is one
+        self._armed: Fault | None = None  # one that is to happen with a launch
         self._slow_factor = 1.0
         self._last = time.monotonic()
+
+    def at_start(self) -> None:
+        """Makes happen what must before this process has touched a device, whatever its step."""
+        for fault in [fault for fault in self._faults if fault.kind == "other-env"]:
+            self._begin(fault, 0)
+            jax.config.update("jax_default_matmul_precision", "bfloat16")
+
+    def at_end(self) -> None:
+        """Tells of a fault that was to happen with a launch after which none came."""
+        if self._armed is not None and self.launches.fault is not None:
+            why = "no program that spans all processes was launched after that step"
+            self._say({"type": "warning", "text": f"--inject {str(self._armed)!r} did not happen: {why}"})
 
     def __call__(self, step: int, state: PyTree) -> PyTree:
         """Whatever is due at this step; returns the state, which only `flip-bit` changes."""
@@ -66,10 +80,13 @@ class Injector:
         for fault in [fault for fault in self._faults if step >= fault.step]:
             if fault.kind == "flip-bit" and state is None:
                 continue  # it waits for a step at which there is something to compare, see `Context.inject`
-            self._faults.remove(fault)
-            self._say({"type": "injected", "fault": fault.to_json(), "step": step})
+            self._begin(fault, step)
             state = self._make_happen(fault, step, state)
         return state
+
+    def _begin(self, fault: Fault, step: int) -> None:
+        self._faults.remove(fault)
+        self._say({"type": "injected", "fault": fault.to_json(), "step": step})
 
     def _make_happen(self, fault: Fault, step: int, state: PyTree) -> PyTree:
         actions: dict[str, Callable[[], object]] = {
@@ -82,9 +99,9 @@ class Injector:
             "slow": lambda: self._slow_down(float(fault.options["factor"])),
             "corrupt-checkpoint": self._damage_newest_checkpoint,
             "disk-full": lambda: self._fill_disk(step),
-            "skip-collective": lambda: self.launches.skip_next(self._last_program()),
-            "swap-programs": lambda: self.launches.swap_next(),  # noqa: PLW0108 - there is no log yet where it is not due
-            "other-program": lambda: self.launches.recompile_next(changed=fault.place == self._rank),
+            "skip-collective": lambda: self._arm(fault).skip_next(self._last_program()),
+            "swap-programs": lambda: self._arm(fault).swap_next(),
+            "other-program": lambda: self._arm(fault).recompile_next(changed=fault.place == self._rank),
             "kill-agent": lambda: _ancestor(AGENT).kill(),
             "kill-raylet": lambda: _ancestor(RAYLET).kill(),
             "kill-holder": lambda: _ancestor(HOLDER).kill(),
@@ -94,6 +111,20 @@ class Injector:
             return flip(state, fault, lambda event: self._say({**event, "step": step}))
         actions[fault.kind]()
         return state
+
+    def _arm(self, fault: Fault) -> Any:
+        """The log of the launches, of which the next one is to go astray.
+
+        Raises:
+            RuntimeError: there will be none.
+        """
+        if not self.launches.programs:
+            raise RuntimeError(
+                f"--inject {fault.kind}: this workload has compiled no program that spans all processes, "
+                f"with context.compile, so there is no launch that could go astray"
+            )
+        self._armed = fault
+        return self.launches
 
     def _last_program(self) -> str:
         """Name of the program, among those that span all processes, that was launched last.

@@ -75,6 +75,7 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
     from launcher.rank.agreement import agree_before_start, shared_config
     from launcher.rank.compile_cache import use_compile_cache
     from launcher.rank.context import make_context
+    from launcher.rank.inject import Injector
     from launcher.rank.profile import StepProfiler
     from workloads.input_files import resolve_inputs
     from workloads.params import file_params, parse
@@ -82,9 +83,14 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
     progress.emit({"type": "phase", "phase": "rendezvous"})
     for name, value in assignment["jax_config"].items():
         jax.config.update(name, value)
-    faults = [Fault.from_json(fault) for fault in assignment["faults"]]
-    if any(fault.kind == "other-env" for fault in faults):
-        jax.config.update("jax_default_matmul_precision", "bfloat16")
+    injector = Injector(
+        [Fault.from_json(fault) for fault in assignment["faults"]],
+        rank=assignment["rank"],
+        storage=assignment["storage"],
+        say=control.send,
+        own_disk=assignment.get("own_disk", False),
+    )
+    injector.at_start()
     use_compile_cache(assignment.get("compile_cache"))
     rendezvous(assignment, control)
     if jax.process_index() != assignment["rank"]:
@@ -103,13 +109,14 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
         first=assignment.get("profile"),
         asked=control.take_profile,
     )
-    context = make_context(assignment, shared_config(assignment, config), faults, control, progress, profiler)
+    context = make_context(assignment, shared_config(assignment, config), injector, control, progress, profiler)
     agree_before_start(assignment, context)
     progress.emit({"type": "phase", "phase": "load"})
     run = workload.run_function()
     progress.emit({"type": "phase", "phase": "run"})
     result = run(config, context, resume=assignment["resume"])
     profiler.finish()
+    injector.at_end()
     context.agree("result")
     metrics = {name: float(value) for name, value in result.metrics.items()}
     context.finite.look_at_result(metrics)

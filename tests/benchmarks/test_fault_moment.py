@@ -42,6 +42,14 @@ def test_chains_have_a_state_to_flip_only_where_they_meet() -> None:
     at = [injected(fault, 8), FLIP, failed(told)]
     assert look(fault, told, events=at).problems == ()
     assert look(dataclasses.replace(fault, workload="transformer"), told, events=at).problems
+    late = [injected(fault, 16), FLIP, failed(told)]
+    assert "it happened at step 16, and step 6 was asked for" in look(fault, told, events=late).problems
+
+
+def test_another_environment_is_there_from_the_start_whatever_the_step() -> None:
+    fault = injection("other-env")
+    problems = look(fault, "", events=[injected(fault, 0)]).problems
+    assert problems and not [problem for problem in problems if problem.startswith("it happened at")]
 
 
 @pytest.mark.parametrize(

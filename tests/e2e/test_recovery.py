@@ -92,6 +92,8 @@ def test_a_job_that_ended_is_resumed_with_its_whole_budget_and_keeps_its_record(
     faults = [word for attempt in (1, 2, 3) for word in ("--inject", f"raise rank=0 step=40 attempt={attempt}")]
     out = cli("submit", "psum-check", *STEPS, "--name", "again", "--max-failures", "1", *faults, code=1)
     assert "it failed 2 time(s) (--max-failures 1)" in out
+    missed = "! --inject 'raise rank=0 step=40 attempt=3' did not happen: it is for attempt 3, and there were 2"
+    assert missed in out and out.count("did not happen") == 1
     cli("submit", "--resume", "again", "--max-failures", "2", "--keep", "2")
     job = cli.job("again")
     assert (job["state"], job["attempt"]) == ("SUCCEEDED", 4)

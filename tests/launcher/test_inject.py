@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -17,6 +18,9 @@ from launcher.faults import parse_fault
 from launcher.rank.flip import flip
 from launcher.rank.inject import PATIENCE_S, Injector, drag_s
 from launcher.watchdog import Bounds
+from workloads.agreement.launches import LaunchLog
+from workloads.context import Context
+from workloads.exchange import Exchange
 from workloads.storage.manifest import MANIFEST
 
 
@@ -79,6 +83,43 @@ def test_without_a_checkpoint_there_is_nothing_to_damage_and_nobody_is_killed(tm
     other = concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
     with other, pytest.raises(RuntimeError, match="there is no checkpoint yet in "):
         other.submit(damage, tmp_path).result(60)
+
+
+@pytest.mark.parametrize("kind", ["skip-collective", "swap-programs", "other-program"])
+def test_where_no_launch_can_go_astray_the_rank_says_so(tmp_path: Path, kind: str) -> None:
+    injector = Injector([parse_fault(f"{kind} rank=0 step=1")], rank=0, storage="", say=lambda event: None)
+    injector.launches = Context.local(tmp_path).launches
+    with pytest.raises(RuntimeError, match=f"--inject {kind}: this workload has compiled no program that spans"):
+        injector(1, None)
+
+
+def test_a_launch_that_never_came_is_told_at_the_end() -> None:
+    said: list[dict[str, Any]] = []
+    injector = Injector([parse_fault("swap-programs rank=0 step=9")], rank=0, storage="", say=said.append)
+    injector.launches = log = LaunchLog(Exchange(0, 1))
+    log.programs = {"step": None, "sum": None}  # type: ignore[dict-item]
+    injector.at_end()
+    injector(10, None)
+    assert [event["type"] for event in said] == ["injected"]
+    injector.at_end()
+    assert said[-1]["text"].startswith("--inject 'swap-programs rank=0 step=9' did not happen: ")
+    log.fault = None  # as when it has happened
+    injector.at_end()
+    assert len(said) == 2
+
+
+def test_another_environment_is_on_record_from_the_start() -> None:
+    said: list[dict[str, Any]] = []
+    fault = parse_fault("other-env rank=0 step=5")
+    before = jax.config.jax_default_matmul_precision
+    try:
+        injector = Injector([fault], rank=0, storage="", say=said.append)
+        injector.at_start()
+        assert jax.config.jax_default_matmul_precision == "bfloat16"
+    finally:
+        jax.config.update("jax_default_matmul_precision", before)
+    assert said == [{"type": "injected", "fault": fault.to_json(), "step": 0}]
+    assert injector(5, "state") == "state", "it has happened"
 
 
 def test_a_rank_far_from_the_supervisor_tells_that_it_is_to_be_killed() -> None:

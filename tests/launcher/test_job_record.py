@@ -13,6 +13,7 @@ from launcher import job_record
 from launcher.attempt import RankStatus
 from launcher.cli.live import LiveLine
 from launcher.command import Command
+from launcher.faults import parse_fault
 from launcher.first_cause import FirstCause
 from launcher.job import JobState
 from launcher.job_folder import JobFolder
@@ -227,6 +228,35 @@ def test_a_full_disk_ends_no_job_and_its_record_is_whole_once_there_is_room(
     assert states == ["QUEUED", "STARTING", "RUNNING", "SUCCEEDED"]
     copied = json.loads((tmp_path / "storage" / "record" / "job.json").read_text())
     assert copied["state"] == "SUCCEEDED"
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ({"in_memory": True, "element": [2, 1]}, "position[2, 1] in the host's memory, as it was gathered, at step 16"),
+        ({"in_memory": False, "element": []}, "position on device 3 at step 16"),
+    ],
+)
+def test_a_flip_that_was_asked_for_is_told_with_its_place(record: JobRecord, place: Message, words: str) -> None:
+    event = {"type": "flipped", "leaf": "position", "device": 3, "index": 5, "bit": 7, "step": 16, **place}
+    assert told(record, event, rank=1) == [f"rank 1 on host b: --inject flipped bit 7 of {words}"]
+
+
+@pytest.mark.parametrize(("state", "notes"), [(JobState.SUCCEEDED, 1), (JobState.CANCELLED, 0)])
+def test_a_fault_that_never_happened_is_a_note_at_the_end(record: JobRecord, state: JobState, notes: int) -> None:
+    record.spec = dataclasses.replace(record.spec, faults=(parse_fault("kill rank=1 step=500").to_json(),))
+    assert told(record) == []
+
+    async def end() -> None:
+        record.state = JobState.RUNNING
+        record.ranks[1].step = 200
+        record.end(state, "")
+        await record.mirrored()
+
+    asyncio.run(end())
+    why = "the last step reported is 200"
+    assert record.notes == [f"--inject 'kill rank=1 step=500' did not happen: {why}"] * notes
+    assert record.folder.job()["notes"] == record.notes
 
 
 def warning(finding: str, *ranks: int, text: str = "is odd", fatal: bool = False) -> Message:
