@@ -117,3 +117,5 @@ class ClientServer:
                 yield await self._answer(request, data)
         except (UserError, FailureError) as error:
             yield error_answer(error)
+        except OSError as error:  # the head's disk is full, say: it must not look like a supervisor that is gone
+            yield error_answer(FailureError(f"the head cannot do this: {type(error).__name__}: {error}"))

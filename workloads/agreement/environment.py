@@ -20,8 +20,8 @@ from workloads.versions import version_of, versions
 
 VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "PYTHONHASHSEED", "NVIDIA_TF32_OVERRIDE")
 PREFIXES = ("JAX_",)
-# Of a script: what compiles its programs and shows in no program's text. Each rank may have other variables of its own,
-# other packages and other devices, and mean it.
+# What compiles programs, and shows in no program's text. The ranks of a script are compared in these and
+# in what follows: each may have other variables of its own, other packages and other devices, and mean it.
 COMPILERS = (
     "jax", "jaxlib", "libtpu", "jax-cuda12-plugin", "jax-cuda12-pjrt", "jax-cuda13-plugin", "jax-cuda13-pjrt",
     "jax-rocm7-plugin", "jax-rocm7-pjrt",
@@ -94,6 +94,7 @@ def describe_environment(extra: Mapping[str, Any]) -> dict[str, str]:
         `{what: value}`, flat.
     """
     flat = {f"version {name}": version for name, version in versions().items()}
+    flat |= {f"version {name}": version_of(name) for name in COMPILERS}
     for name, value in extra.items():
         if isinstance(value, Mapping):
             flat |= {f"{name} {key}": _text(entry) for key, entry in value.items()}
