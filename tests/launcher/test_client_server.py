@@ -25,11 +25,11 @@ def ask_twice(socket: Path) -> None:
         assert connection.ask({"op": "ping"}) == {"ok": True}
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it listens as long as its process
 def test_a_full_disk_of_the_head_is_told_and_the_connection_stays(tmp_path: Path) -> None:
     async def serve() -> None:
         server = ClientServer(tmp_path / "socket", full_disk, {}, {})
         await server.start()
         await asyncio.to_thread(ask_twice, tmp_path / "socket")
+        server._server.close()  # noqa: SLF001 - a supervisor listens as long as its process lives
 
     asyncio.run(serve())
