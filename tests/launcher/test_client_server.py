@@ -30,6 +30,6 @@ def test_a_full_disk_of_the_head_is_told_and_the_connection_stays(tmp_path: Path
         server = ClientServer(tmp_path / "socket", full_disk, {}, {})
         await server.start()
         await asyncio.to_thread(ask_twice, tmp_path / "socket")
-        server._server.close()  # noqa: SLF001 - a supervisor listens as long as its process lives
+        server._server.close()  # a supervisor listens as long as its process lives
 
     asyncio.run(serve())
