@@ -301,9 +301,8 @@ class Agent:
         return await asyncio.to_thread(take_stacks, attempt.process.pid, attempt.log)
 
     async def launches(self, attempt_id: str) -> dict[str, Any] | None:
-        """What the rank has launched, dead or alive; None if that is not known."""
-        attempt = self.attempts.get(attempt_id)
-        return read_black_box(attempt.black_box) if attempt is not None else None
+        """What the rank has launched, dead or alive; None if nothing. An agent that was restarted knows no attempt."""
+        return read_black_box(self.attempts[attempt_id].black_box)
 
     async def stop(self, attempt_id: str) -> None:
         """Ends the rank and its children, its start, or the making of its environment; returns when they are gone."""

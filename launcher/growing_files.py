@@ -68,9 +68,8 @@ class GrowingFiles:
 
     def close(self) -> None:
         """Closes the files, which the next text opens again; what waits goes on waiting."""
-        for opened in self._open.values():
-            opened.close()
-        self._open.clear()
+        while self._open:
+            _close(self._open.popitem()[1])
 
     def _write(self, file: str, data: bytes) -> None:
         left = memoryview(data)
@@ -82,18 +81,26 @@ class GrowingFiles:
             self.failure = f"{self._folder / file}: {error.strerror or error}"
             self._late[file] = bytearray(left)
             if stale := self._open.pop(file, None):
-                stale.close()
+                _close(stale)
 
     def _opened(self, file: str) -> IO[bytes]:
         path = self._folder / file
-        opened = self._open.pop(file, None) or path.open("ab", buffering=0)
+        if (opened := self._open.pop(file, None)) is None:
+            if path.parent != self._folder:
+                path.parent.mkdir(exist_ok=True)  # somebody who made room may have removed the logs
+            opened = path.open("ab", buffering=0)
         self._open[file] = opened  # the last one used is the last one closed
         if file not in self._begun and file in (EVENTS, METRICS) and _ends_torn(path):
             opened.write(b"\n")
         self._begun.add(file)
         if len(self._open) > MAX_OPEN:
-            self._open.pop(next(iter(self._open))).close()
+            _close(self._open.pop(next(iter(self._open))))
         return opened
+
+
+def _close(file: IO[bytes]) -> None:
+    with contextlib.suppress(OSError):  # NFS says once more that the disk is full
+        file.close()
 
 
 def _ends_torn(path: Path) -> bool:

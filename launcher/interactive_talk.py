@@ -147,7 +147,8 @@ class GangTalk:
                     given_up = True
                     await self._end_uninterrupted(gang, inside)
             elif raised:
-                own_s = {rank: gang.watch.ranks()[rank].own_s for rank in inside}
+                ranks = gang.watch.ranks()
+                own_s = {rank: ranks[rank].own_s for rank in inside}
                 standing = standing or Standing(time.monotonic(), own_s)
                 stood_s = standing.stood_s(time.monotonic(), own_s)
                 if stood_s >= NOTE_S and not noted:

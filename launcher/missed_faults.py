@@ -98,6 +98,8 @@ def _why_not(fault: Fault, attempts: Sequence[_Attempt]) -> str:
 def _why_not_in(attempt: _Attempt, fault: Fault) -> str:
     """Why not in the attempt that came furthest, of those that it was for."""
     at = "" if attempt.step is None else f" at step {attempt.step}"
+    if attempt.lost:
+        return "it is not known to have happened: what was told of the attempt that was lost may not be on record"
     if attempt.over and fault.attempt is not None:
         return f"it is for attempt {fault.attempt} alone (attempt=any is for each), which ended{at}"
     if attempt.over:

@@ -1,6 +1,5 @@
 """A job as it goes on, from a supervisor that may be away for a while."""
 
-import math
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -27,17 +26,19 @@ def snapshots(cluster: Cluster, job: str) -> Iterator[Snapshot]:
     A supervisor that ends is started again, and a way to the head that is cut may be open again: it is asked again.
 
     Raises:
-        FailureError: no answer at first, or for RECONNECT_S (RECONNECT_REMOTE_S), or the cluster has died.
+        FailureError: no answer for RECONNECT_S (once there was one, from afar, RECONNECT_REMOTE_S), or the cluster
+            has died.
         HeadLostError: the cloud says that none will come.
     """
-    limit_s = RECONNECT_REMOTE_S if cluster.is_remote else RECONNECT_S
-    heard, lived = -math.inf, time.monotonic()
+    limit_s = RECONNECT_S
+    heard = lived = time.monotonic()
     last: Snapshot = {}
     watch = HeadWatch(cluster)
     while True:
         try:
             with Connection(cluster.socket, timeout_s=None) as connection:
                 last = connection.ask({"op": "watch", "name": job})
+                limit_s = RECONNECT_REMOTE_S if cluster.is_remote else RECONNECT_S
                 heard = time.monotonic()
                 yield last
                 for last in connection.lines():
@@ -57,7 +58,8 @@ def snapshots(cluster: Cluster, job: str) -> Iterator[Snapshot]:
             elif time.monotonic() - max(lived, heard) > DIED_S:
                 raise FailureError(_what_to_do(cluster, job)) from None
             watch.require_hope()
-        yield last | {"silent_s": time.monotonic() - heard}
+        if last:
+            yield last | {"silent_s": time.monotonic() - heard}
         time.sleep(RECONNECT_PERIOD_S)
         if cluster.is_remote:
             cluster.alive()  # which opens the way again where it can

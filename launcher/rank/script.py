@@ -110,17 +110,22 @@ class ScriptRank:
         def initialize(state: Any, *arguments: Any, **named: Any) -> None:
             given = signature.bind(state, *arguments, **named).arguments
             self._progress.emit({"type": "phase", "phase": "rendezvous"})
-            chosen = given.get("coordinator_address") or os.environ.get("JAX_COORDINATOR_ADDRESS")
-            if chosen or state.client is not None:  # the script knows better; or it has them already, and JAX says so
-                original(**{"self": state, **given})
-            else:  # JAX asks us for whatever else is not given
-                self._require_own_place(given)
-                self._require_first_time()
-                self._initialize(lambda more: original(**{"self": state, **given, **more}), given)
-            self._progress.emit({"type": "phase", "phase": PHASE})
+            try:
+                self._meet(given, state, lambda more: original(**{"self": state, **given, **more}))
+            finally:  # a script may go on without
+                self._progress.emit({"type": "phase", "phase": PHASE})
             self._compare(state)
 
         distributed.State.initialize = initialize
+
+    def _meet(self, given: Message, state: Any, initialize: Callable[[Message], None]) -> None:
+        chosen = given.get("coordinator_address") or os.environ.get("JAX_COORDINATOR_ADDRESS")
+        if chosen or state.client is not None:  # the script knows better; or it has them already, and JAX says so
+            initialize({})
+        else:  # JAX asks us for whatever else is not given
+            self._require_own_place(given)
+            self._require_first_time()
+            self._initialize(initialize, given)
 
     def coordinator(self) -> str:
         """Where rank 0 serves; of another rank, once it does."""
@@ -151,9 +156,10 @@ class ScriptRank:
         """
         if self._has_met:
             raise RuntimeError(
-                f"jax.distributed.initialize was called again after a shutdown, by rank {self._assignment['rank']} on "
-                f"host {self._assignment['host']}: an attempt of a job has one rendezvous. Initialize once and shut "
-                f"down at the end, or give coordinator_address, num_processes and process_id"
+                f"jax.distributed.initialize was called again, after a shutdown or a failure, by rank "
+                f"{self._assignment['rank']} on host {self._assignment['host']}: an attempt of a job has "
+                f"one rendezvous. Initialize once and shut down at the end, or give coordinator_address, num_processes "
+                f"and process_id"
             )
         self._has_met = True
 

@@ -92,6 +92,17 @@ def test_a_stop_during_a_start_ends_the_rank(tmp_path: Path, monkeypatch: pytest
     run(program())
 
 
+def test_an_agent_that_was_restarted_does_not_say_that_a_rank_launched_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def program() -> None:
+        async with agent_in(tmp_path, monkeypatch) as agent:
+            with pytest.raises(KeyError):
+                await agent.launches("job.1.x")
+
+    run(program())
+
+
 def test_a_start_that_comes_after_its_stop_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def program() -> None:
         async with agent_in(tmp_path, monkeypatch) as agent:

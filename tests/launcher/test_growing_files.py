@@ -45,6 +45,16 @@ def test_a_folder_that_is_gone_raises_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "gone" / LOG).read_text() == "hello"
 
 
+def test_logs_that_somebody_has_removed_to_make_room_are_begun_anew(tmp_path: Path) -> None:
+    files = GrowingFiles(tmp_path)
+    files.append(f"logs/{LOG}", "hello")
+    (tmp_path / "logs" / LOG).unlink()
+    (tmp_path / "logs").rmdir()
+    files.append("logs/attempt-2.rank-0.log", "again")
+    files.close()
+    assert files.failure == "" and (tmp_path / "logs" / "attempt-2.rank-0.log").read_text() == "again"
+
+
 def test_logs_that_are_too_much_to_keep_are_counted_and_events_never_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

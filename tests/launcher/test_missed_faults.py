@@ -32,6 +32,9 @@ def told(text: str, events: list[dict[str, Any]], reached: int = 200) -> list[st
     return missed_faults([parse_fault(text).to_json()], events, ranks)
 
 
+NOT_KNOWN = "it is not known to have happened: what was told of the attempt that was lost may not be on record"
+
+
 @pytest.mark.parametrize(
     ("text", "events", "why"),
     [
@@ -55,6 +58,7 @@ def told(text: str, events: list[dict[str, Any]], reached: int = 200) -> list[st
         ("kill-agent host=1 step=40", [*begun(1), failed(20), *begun(2)], ALONE),
         ("kill-supervisor step=500", begun(1), "the last step reported is 200"),
         ("sleep rank=1 step=5 seconds=2", [], "it is for attempt 1, and there were 0"),
+        ("raise rank=1 step=40", [*begun(1), failed(30, "preempted"), *begun(2)], NOT_KNOWN),
         ("oom rank=1 step=5", [*begun(1), {"type": "port-lost"}, *begun(2)],
          "it is for attempt 1 alone (attempt=any is for each), which ended at step 0"),
     ],

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from launcher.certificates import Authority, new_request, write_files
+from launcher.command import PHASE
 from launcher.command_process import BOOTSTRAP
 from tests.conftest import ROOT
 from tests.ranks import reserved_port
@@ -167,7 +168,8 @@ def test_a_second_rendezvous_of_a_job_is_refused_in_words(tmp_path: Path) -> Non
     assert code == 1 and "initialized" in output and "again 1" not in output, output
     (error,) = [message["error"] for message in told if message["type"] == "error"]
     assert error["type"] == "RuntimeError"
-    assert "was called again after a shutdown, by rank 0 on host h0: an attempt of a job has one" in error["message"]
+    words = "was called again, after a shutdown or a failure, by rank 0 on host h0: an attempt of a job has one"
+    assert words in error["message"]
     assert len([message for message in told if message["type"] == "coordinator"]) == 1
 
 
@@ -184,6 +186,19 @@ def test_who_initializes_twice_is_told_so_by_jax(tmp_path: Path) -> None:
     assert code == 1, output
     (error,) = [message["error"] for message in told if message["type"] == "error"]
     assert error["message"] == "distributed.initialize should only be called once."
+
+
+def test_a_script_that_goes_on_after_a_failed_initialize_is_no_longer_said_to_meet(tmp_path: Path) -> None:
+    twice = (
+        "import jax; jax.distributed.initialize()\n"
+        "try: jax.distributed.initialize()\n"
+        "except RuntimeError: print('goes on', flush=True)\n"
+        "jax.distributed.shutdown()"
+    )
+    code, output, told = run(tmp_path, "-c", twice, interpreter=())
+    assert code == 0 and "goes on" in output, output
+    phases = [message["phase"] for message in told if message["type"] == "phase"]
+    assert phases.count("rendezvous") == 2 and phases[-1] == PHASE
 
 
 def test_what_compiles_is_compared_before_there_are_devices_so_that_a_script_can_still_set_them(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A job that is followed while nobody answers: its cluster has died, or is taking itself down."""
 
+import dataclasses
 import itertools
 import socket
 import subprocess
@@ -47,6 +48,26 @@ def dead(state_folder: Path, tmp_path: Path) -> Iterator[Cluster]:
         thread.start()
         yield cluster
         thread.join(10)
+
+
+def test_a_supervisor_that_ends_before_the_first_answer_is_asked_again(dead: Cluster) -> None:
+    with subprocess.Popen(["sleep", "100"]) as holder:
+        identity = ProcessId.of(holder.pid)
+        assert identity is not None
+        cluster = dataclasses.replace(dead, holder=identity)
+        with socket.socket(socket.AF_UNIX) as killed:  # its connections are reset, as of a process that is killed
+            cluster.socket.rename(cluster.socket.with_suffix(".next"))
+            killed.bind(str(cluster.socket))
+            killed.listen()
+            threading.Timer(0.5, lambda: _end(killed, cluster.socket)).start()
+            followed = snapshots(cluster, "j")
+            assert next(followed)["state"] == "RUNNING"
+        holder.kill()
+
+
+def _end(killed: socket.socket, path: Path) -> None:
+    path.with_suffix(".next").replace(path)
+    killed.accept()[0].close()  # with a request that nobody has read
 
 
 def test_a_cluster_that_has_died_is_told_of_at_once(dead: Cluster) -> None:

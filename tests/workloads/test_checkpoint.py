@@ -162,6 +162,7 @@ def test_a_manifest_of_an_earlier_version_is_read(context: Context) -> None:
     path = Path(checkpoint.save(context, 1, _state(), {})) / "manifest.json"
     manifest = {key: value for key, value in json.loads(path.read_text()).items() if key not in ("sha256", "config")}
     manifest["config_sha256"] = 64 * "0"
+    manifest["of_a_later_version"] = {}
     path.write_text(json.dumps({**manifest, "sha256": digest_json(manifest)}))
     found = checkpoint.resume(dataclasses.replace(context, config={"rows": 1}), lambda *_: _state())
     assert found and found.changes == []

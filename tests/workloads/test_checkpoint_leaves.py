@@ -124,5 +124,14 @@ def test_an_array_that_jax_has_and_the_storage_has_not_is_refused(context: Conte
     ],
 )
 def test_leaves_that_would_be_written_over_each_other_are_refused(context: Context, state: Any) -> None:
-    with pytest.raises(ValueError, match=r"2 leaves of the state have one name in a checkpoint, a\.b: rename a key"):
+    with pytest.raises(ValueError, match=r"2 leaves of the state have one name in a checkpoint, a[/.]b: rename a key"):
         checkpoint.save(context, 1, state, {})
+
+
+def test_keys_with_a_slash_and_with_a_dot_are_two_names(context: Context) -> None:
+    state = {"a/b": jnp.ones(2), "a.b": jnp.zeros(2)}
+    checkpoint.save(context, 1, state, {})
+    found = checkpoint.resume(context, lambda *_: state)
+    assert found
+    for name, leaf in state.items():
+        np.testing.assert_array_equal(found.state[name], leaf)

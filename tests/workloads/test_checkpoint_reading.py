@@ -18,8 +18,8 @@ CHUNK = b"\x28\xb5\x2f\xfd"  # how what zstd has compressed begins
 
 
 def _state() -> dict[str, Any]:
-    """A leaf that lies in a data file, and one that is small enough for the index."""
-    return {"params": {"w": jax.random.normal(jax.random.key(1), (64, 48))}, "a/b": jnp.ones(3)}
+    """A leaf that lies in a data file, and two that are small enough for the index, one without axes."""
+    return {"params": {"w": jax.random.normal(jax.random.key(1), (64, 48))}, "a/b": jnp.ones(3), "count": jnp.int32(3)}
 
 
 @pytest.fixture

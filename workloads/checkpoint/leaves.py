@@ -16,7 +16,6 @@ from workloads.integrity.check import distinct_hosts
 from workloads.integrity.fingerprint import fingerprint_blocks, fingerprint_host, host_array
 from workloads.integrity.plan import bounds_of
 from workloads.integrity.verdict import Block
-from workloads.storage.index import stored_name
 from workloads.storage.manifest import DEVICES, MEMORY, Leaf
 
 PyTree = Any
@@ -29,14 +28,13 @@ def named_leaves(tree: PyTree) -> dict[str, Any]:
     Raises:
         ValueError: two leaves have one name, here or in the storage, and would be written over each other.
     """
-    named = [
-        (jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-    ]
-    (stored, count), *_ = collections.Counter(stored_name(name) for name, _ in named).most_common(1) or [("", 0)]
-    if count > 1:
-        raise ValueError(f"{count} leaves of the state have one name in a checkpoint, {stored}: rename a key of them")
-    return dict(named)
+    found = jax.tree_util.tree_leaves_with_path(tree)
+    for separator in "/.":  # as they are named here, and by Orbax
+        names = [jax.tree_util.keystr(path, simple=True, separator=separator) for path, _ in found]
+        (name, count), *_ = collections.Counter(names).most_common(1) or [("", 0)]
+        if count > 1:
+            raise ValueError(f"{count} leaves of the state have one name in a checkpoint, {name}: rename a key of them")
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in found}
 
 
 def describe(leaf: Any) -> Leaf:

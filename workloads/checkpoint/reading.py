@@ -63,10 +63,18 @@ def load(folder: epath.Path, wanted: PyTree) -> tuple[PyTree, Problem | None]:
     return None, Problem(why=why, kind="unread" if is_unread(met) else "raised")
 
 
-def look_for_damage(context: Context, folder: epath.Path, manifest: Manifest) -> Problem | None:
-    """Reads what is in the files, whatever was asked, and says what cannot be read; every rank looks at a part."""
+def look_for_damage(context: Context, folder: epath.Path, manifest: Manifest, met: Problem | None) -> Problem | None:
+    """Reads what is in the files, whatever was asked, and says what cannot be read.
+
+    Args:
+        context: of the job.
+        folder: of the step.
+        manifest: of the step.
+        met: by this rank as it read: it looks at everything, as its host may see other files; the others at a part.
+    """
+    part, num_parts = (0, 1) if met else (context.rank, context.num_ranks)
     try:
-        check_arrays(folder, list(manifest.leaves), part=context.rank, num_parts=context.num_ranks)
+        check_arrays(folder, list(manifest.leaves), part=part, num_parts=num_parts)
     except DamageError as error:
         return Problem(why=str(error), kind="damaged")
     except OSError as error:

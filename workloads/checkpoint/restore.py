@@ -171,11 +171,11 @@ def _try_folder(context: Context, folder: StepFolder, like: Like) -> tuple[Resto
     leaves = named_leaves(wanted)
     check_same_arrays(manifest, {name: describe(leaf) for name, leaf in leaves.items()}, folder.path)
     _check_shardings(leaves, folder)
-    found, problem = load(folder.path, wanted)
-    problem = agree_on_problem(context, "checkpoint data", problem)
+    found, met = load(folder.path, wanted)
+    problem = agree_on_problem(context, "checkpoint data", met)
     if problem and problem.kind == "raised":
         raised = problem
-        problem = agree_on_problem(context, "checkpoint arrays", look_for_damage(context, folder.path, manifest))
+        problem = agree_on_problem(context, "checkpoint arrays", look_for_damage(context, folder.path, manifest, met))
         if not problem:
             raise ValueError(
                 f"{folder.path} is not damaged, every array of it can be read; but not as it is asked for, so that no "

@@ -79,7 +79,7 @@ def _read_through(folder: epath.Path, array: str) -> None:
 
     store = {"driver": "ocdbt", "base": _base(folder), "path": f"{array}/"}
     found = ts.open({"driver": "zarr", "kvstore": store, "fill_missing_data_reads": False}).result()
-    steps: Any = found.chunk_layout.read_chunk.shape
+    steps: Any = found.chunk_layout.read_chunk.shape or ()  # None of an array without axes
     for start in itertools.product(*(range(0, size, step) for size, step in zip(found.shape, steps, strict=True))):
         stop = (min(at + step, size) for at, step, size in zip(start, steps, found.shape, strict=True))
         found[tuple(map(slice, start, stop))].read().result()

@@ -77,7 +77,8 @@ class Manifest:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Manifest":
         leaves = {name: Leaf(**{**leaf, "shape": tuple(leaf["shape"])}) for name, leaf in content["leaves"].items()}
-        own = {name: value for name, value in content.items() if name != "config_sha256"}  # of earlier versions
+        known = {field.name for field in dataclasses.fields(cls)}  # other versions have others
+        own = {name: value for name, value in content.items() if name in known}
         return cls(**{"config": {}, **own, "leaves": leaves})
 
 
