@@ -8,7 +8,7 @@ from typing import Any
 from launcher.aftermath import EXIT_QUIETLY_FATAL, is_of_communication
 from launcher.job import RankEnd
 from launcher.recovery import Cause
-from launcher.words import first_of
+from workloads.words import first_of
 
 # With these an operating system ends processes when its machine is shut down.
 SHUTDOWN = (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)

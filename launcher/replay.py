@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from launcher.recovery import Cause
-from launcher.words import first_of
+from workloads.words import first_of
 
 MOST_BLOCKS = 64  # that a replay is asked for: one fault seldom touches more, and a task stays small
 

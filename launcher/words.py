@@ -1,12 +1,6 @@
 """Numbers and lists as people read them."""
 
-from collections.abc import Mapping, Sequence
-
-
-def first_of(names: Sequence[str], most: int = 3) -> str:
-    """`a, b and 3 more`."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+from collections.abc import Mapping
 
 
 def waits_for(holders: Mapping[str, str]) -> str:

@@ -36,16 +36,6 @@ def _restore(context: Context, step: int | None = None, state: Any = None) -> ch
     return checkpoint.restore(context, lambda *_: state or _state(), step)
 
 
-@pytest.fixture
-def events() -> list[dict[str, Any]]:
-    return []
-
-
-@pytest.fixture
-def context(tmp_path: Path, events: list[dict[str, Any]]) -> Context:
-    return Context.local(tmp_path, emit=events.append)
-
-
 def _of_type(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     return [event for event in events if event["type"] == kind]
 

@@ -24,16 +24,6 @@ DTYPES = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def events() -> list[dict[str, Any]]:
-    return []
-
-
-@pytest.fixture
-def context(tmp_path: Path, events: list[dict[str, Any]]) -> Context:
-    return Context.local(tmp_path, emit=events.append)
-
-
 def _noise(dtype: Any) -> np.ndarray:
     """Every pattern of bits may come, NaNs with a payload among them."""
     dtype = np.dtype(dtype)

@@ -22,16 +22,6 @@ def _state() -> dict[str, Any]:
     return {"params": {"w": jax.random.normal(jax.random.key(1), (64, 48))}, "a/b": jnp.ones(3), "count": jnp.int32(3)}
 
 
-@pytest.fixture
-def events() -> list[dict[str, Any]]:
-    return []
-
-
-@pytest.fixture
-def context(tmp_path: Path, events: list[dict[str, Any]]) -> Context:
-    return Context.local(tmp_path, emit=events.append)
-
-
 def _data(folder: Path) -> Path:
     return max(folder.glob("state/ocdbt.process_0/d/*"), key=lambda path: path.stat().st_size)
 

@@ -18,11 +18,6 @@ Event = dict[str, Any]
 
 
 @pytest.fixture
-def events() -> list[Event]:
-    return []
-
-
-@pytest.fixture
 def context(tmp_path: Path, events: list[Event]) -> Context:
     return Context.local(tmp_path, seed=7, emit=events.append)
 

@@ -17,16 +17,17 @@ from workloads.agreement.majority import name_ranks, vote
 from workloads.errors import EnvironmentMismatchError
 from workloads.exchange import Exchange
 from workloads.versions import version_of, versions
+from workloads.words import first_of
 
-VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "PYTHONHASHSEED", "NVIDIA_TF32_OVERRIDE")
+COMPILER_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")
+VARIABLES = (*COMPILER_VARIABLES, "PYTHONHASHSEED")
 PREFIXES = ("JAX_",)
-# What compiles programs, and shows in no program's text. The ranks of a script are compared in these and
-# in what follows: each may have other variables of its own, other packages and other devices, and mean it.
+# What compiles programs, and shows in no program's text. The ranks of a script are compared in COMPILER_... alone:
+# each may have other variables of its own, other packages and other devices, and mean it.
 COMPILERS = (
     "jax", "jaxlib", "libtpu", "jax-cuda12-plugin", "jax-cuda12-pjrt", "jax-cuda13-plugin", "jax-cuda13-pjrt",
     "jax-rocm7-plugin", "jax-rocm7-pjrt",
 )  # fmt: skip
-COMPILER_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")
 COMPILER_OPTIONS = (
     "jax_enable_x64",
     "jax_default_matmul_precision",
@@ -171,10 +172,7 @@ def compare_processors(processor: str, *, exchange: Exchange, host: str) -> str:
             having.setdefault(name, []).append(its_host)
     if len(having) < 2:
         return ""
-    more = {name: f" and {len(hosts) - SHOWN_HOSTS} more" for name, hosts in having.items() if len(hosts) > SHOWN_HOSTS}
-    found = "; ".join(
-        f"{name} on {', '.join(hosts[:SHOWN_HOSTS])}{more.get(name, '')}" for name, hosts in having.items()
-    )
+    found = "; ".join(f"{name} on {first_of(hosts, SHOWN_HOSTS)}" for name, hosts in having.items())
     return f"hosts have different processors: {found}; results may differ in their last bits between them"
 
 

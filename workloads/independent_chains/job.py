@@ -117,9 +117,8 @@ class Job:
             ReplicaDivergenceError: see `check`.
         """
         state, history = self.gather()
-        state = self.context.inject(
-            step, state
-        )  # here a flip has copies to differ from; a chain on its device has none
+        # Here a flip has copies to differ from; a chain on its device has none.
+        state = self.context.inject(step, state)
         verdict = self.check(step, state, history)
         if saves:
             self.save(step, state, history)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from workloads.errors import ReplicaDivergenceError, ValueMismatchError
+from workloads.words import first_of
 
 Status = Literal["ok", "diverged", "nothing-checked"]
 
@@ -261,5 +262,4 @@ def _hosts(holders: Iterable[str]) -> set[str]:
 
 
 def _shorten(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MOST_HOLDERS_SHOWN} more" if len(names) > MOST_HOLDERS_SHOWN else ""
-    return ", ".join(names[:MOST_HOLDERS_SHOWN]) + more
+    return first_of(names, MOST_HOLDERS_SHOWN)

@@ -14,6 +14,7 @@ from etils import epath
 
 from workloads.errors import DamageError
 from workloads.storage.folders import STATE, is_there
+from workloads.words import first_of
 
 # What reading raises, in TensorStore and Orbax; with these words of TensorStore's it is the storage that fails, not the
 # data that are damaged (of the kernel's errors all but ENOENT, ENOTDIR and EISDIR).
@@ -140,5 +141,4 @@ def _problem(why: str, error: BaseException) -> DamageError | OSError:
 
 
 def _bracketed(word: str, names: Sequence[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f" ({word} {', '.join(names[:3])}{more})" if names else ""
+    return f" ({word} {first_of(names)})" if names else ""

@@ -16,6 +16,7 @@ from workloads.durable import write_whole
 from workloads.errors import DamageError
 from workloads.storage.folders import MANIFEST, STATE, files_below
 from workloads.storage.index import files_with, leaves_in
+from workloads.words import first_of
 
 Files = dict[str, dict[str, Any]]
 
@@ -199,9 +200,8 @@ def check_fingerprints(folder: epath.Path, manifest: Manifest, found: Mapping[st
     """
     wrong = [name for name, leaf in manifest.leaves.items() if found.get(name) != leaf.fingerprint]
     if wrong:
-        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         where = files_with(folder, wrong)
-        raise DamageError(f"the bits of {', '.join(wrong[:3])}{more}{where} are not those that were saved")
+        raise DamageError(f"the bits of {first_of(wrong)}{where} are not those that were saved")
 
 
 def check_same_arrays(manifest: Manifest, wanted: Mapping[str, Leaf], folder: epath.Path) -> None:
