@@ -12,6 +12,7 @@ The goodput is the calm run's seconds by the soaked run's, from submission to en
 """
 
 import argparse
+import dataclasses
 import os
 import platform
 import signal
@@ -22,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from bench_cluster import Bench
+from fault_cases import DEVICES_PER_HOST
 from soak_faults import Thrown, throw_from_outside
 from soak_plan import CHECKPOINT_EVERY_S, WORKLOADS, Throw, plan
-from soak_report import Hit, Run, Soak, not_skipped, table, wrong
+from soak_report import Hit, Run, Soak, computed_over, not_skipped, table, wrong
 from soak_watch import ENDED, PERIOD_S, JobWatch
 
 from cluster.processes import ProcessId, marked_processes
@@ -107,7 +109,14 @@ def hit(bench: Bench, name: str, watch: JobWatch, throw: Throw, reach_s: float, 
         if not injected:
             return Hit(throw=throw, problem=f"it did not happen within {reach_s:.0f} s, in attempt {throw.attempt}")
         thrown = Thrown(at=injected["seen"])
-    report = watch.until(lambda: watch.first("attempt-failed", before), REPORT_TIMEOUT_S)
+    report = watch.until(
+        lambda: watch.first("attempt-failed", before) or computed_over(watch.events[before:]), REPORT_TIMEOUT_S
+    )
+    if report and report["type"] == "flipped":
+        # The faults after it are meant for attempts by their numbers: so this one ends too.
+        kill = Throw(kind="kill", place=throw.place // DEVICES_PER_HOST, step=throw.step, attempt=throw.attempt)
+        instead = hit(bench, name, watch, kill, reach_s, slack)
+        return instead and dataclasses.replace(instead, computed_over=True)
     if not report:
         return Hit(throw=throw, problem=f"no report within {REPORT_TIMEOUT_S:g} s")
     reached, after = watch.step, watch.events.index(report)
@@ -150,7 +159,8 @@ def soak(bench: Bench, workload: str, minutes: float, seed: int, slack: float) -
         if found is None:
             break
         hits.append(found)
-        print(f"{workload}: {throw.kind} at step {throw.step}: {found.problem or 'as promised'} "
+        kind = f"{throw.kind}, computed over, and a kill" if found.computed_over else throw.kind
+        print(f"{workload}: {kind} at step {throw.step}: {found.problem or 'as promised'} "
               f"({found.report_s:.1f}, {found.next_s:.1f}, {found.new_s:.1f} s)", flush=True)  # fmt: skip
     job = to_the_end(bench, name, watch, END_TIMEOUT_S + 4 * max(0, steps - watch.step) / calm.steps_per_s)
     seconds = (watch.ended or time.monotonic()) - watch.started

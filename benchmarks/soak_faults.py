@@ -39,12 +39,13 @@ def throw_from_outside(bench: Bench, job: str, throw: Throw) -> Thrown:
     else:
         rank = _rank(bench, job, throw.place)
         victim = _agent(rank) if throw.kind == "kill-agent" else rank
+    damaged = None
+    if throw.kind == "corrupt-checkpoint":
+        victim.send_signal(signal.SIGSTOP)  # no newer one is begun, and nobody restores before the damage is done
+        damaged = _damage_newest(Path(bench.job(job)["storage"]), random.Random(throw.step))
     moment = time.monotonic()
     victim.send_signal(signal.SIGSTOP if throw.kind == "freeze" else signal.SIGKILL)
-    if throw.kind != "corrupt-checkpoint":
-        return Thrown(at=moment)
-    # After the kill, so that hardly any newer one follows the one that is damaged.
-    return Thrown(at=moment, damaged=_damage_newest(Path(bench.job(job)["storage"]), random.Random(throw.step)))
+    return Thrown(at=moment, damaged=damaged)
 
 
 def _rank(bench: Bench, job: str, place: int) -> psutil.Process:

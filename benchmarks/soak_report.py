@@ -19,6 +19,7 @@ class Hit:
     Attributes:
         throw: the fault.
         problem: what is not as promised, or nothing.
+        computed_over: a bit had flipped, and was gone before anybody compared; a kill ended the attempt instead.
         report_s: from the fault until its report was on record.
         next_s: until the next attempt's first step.
         new_s: until the first step that had not been made before.
@@ -26,6 +27,7 @@ class Hit:
 
     throw: Throw
     problem: str = ""
+    computed_over: bool = False
     report_s: float = 0.0
     next_s: float = 0.0
     new_s: float = 0.0
@@ -73,16 +75,33 @@ def wrong(throw: Throw, told: str, events: Sequence[Mapping[str, Any]], report_s
 def not_skipped(damaged: int | None, events: Sequence[Mapping[str, Any]]) -> str:
     """Whether a damaged checkpoint was passed over in words, where no newer one made it needless; or nothing.
 
+    A commit that was under way may count without anybody having told of it: what was resumed from tells.
+
     Args:
         damaged: its step; None: none was.
         events: of the job since then, the next attempt's first ones among them.
     """
-    resumed = next((place for place, event in enumerate(events) if event["type"] == "resumed"), len(events))
-    newest = max((event["step"] for event in events[:resumed] if event["type"] == "checkpoint"), default=0)
-    skipped = [event["step"] for event in events[:resumed] if event["type"] == "checkpoint-skipped"]
-    if damaged is None or newest > damaged or damaged in skipped:
+    if damaged is None:
         return ""
-    return f"checkpoint {damaged} was damaged, and {skipped} were skipped"
+    place = next((place for place, event in enumerate(events) if event["type"] == "resumed"), len(events))
+    resumed = int(events[place]["step"]) if place < len(events) else None
+    skipped = [event["step"] for event in events[:place] if event["type"] == "checkpoint-skipped"]
+    if resumed is not None and (resumed > damaged or (resumed < damaged and damaged in skipped)):
+        return ""
+    return f"checkpoint {damaged} was damaged, {skipped} were skipped, and the next attempt went on from {resumed}"
+
+
+def computed_over(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The flip of a bit that was gone before anybody compared: a later step is committed, before which all copies are.
+
+    That it has changed nothing is for the result's digest to say.
+
+    Args:
+        events: of the job since the fault was due.
+    """
+    flipped = next((place for place, event in enumerate(events) if event["type"] == "flipped"), len(events))
+    commits = [event["step"] for event in events[flipped:] if event["type"] == "checkpoint"]
+    return events[flipped] if commits and max(commits) >= events[flipped]["step"] else None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -121,11 +140,12 @@ class Soak:
     def row(self) -> str:
         """A row of `table`."""
         kinds = collections.Counter(hit.throw.kind for hit in self.hits)
+        kinds.update({"flip-bit computed over": sum(hit.computed_over for hit in self.hits)})
         worst = [max((getattr(hit, key) for hit in self.hits), default=0.0) for key in ("report_s", "next_s", "new_s")]
         return (
             f"| {self.workload} | {self.steps} | {self.calm.seconds:.0f} | {self.soaked.seconds:.0f} | "
             f"{self.calm.seconds / self.soaked.seconds:.2f} | "
-            f"{len(self.hits)} ({', '.join(f'{kind} {count}' for kind, count in kinds.items())}) | "
+            f"{len(self.hits)} ({', '.join(f'{kind} {count}' for kind, count in kinds.items() if count)}) | "
             f"{self.soaked.job['attempt']} | {', '.join(f'{seconds:.1f}' for seconds in worst)} | "
             f"{'equal' if self.soaked.digest == self.calm.digest else 'DIFFERENT'} |"
         )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fault_cases import CASES
 from soak_plan import BY_INJECTION, FROM_OUTSIDE, GAP_S, TAIL_S, WORKLOADS, Throw, plan
-from soak_report import not_skipped, wrong
+from soak_report import computed_over, not_skipped, wrong
 from soak_watch import JobWatch, Tail
 
 from launcher.faults import check_faults, parse_fault
@@ -95,6 +95,10 @@ def test_a_report_must_name_the_fault_and_its_place_in_time() -> None:
         (40, [{"type": "checkpoint-skipped", "step": 40}, {"type": "resumed", "step": 35}], True),
         (40, [{"type": "resumed", "step": 40}], False),
         (40, [{"type": "checkpoint", "step": 45}, {"type": "resumed", "step": 45}], True),
+        (40, [{"type": "resumed", "step": 45}], True),  # it was committed, and the rank killed before it could tell
+        (40, [{"type": "checkpoint", "step": 45}, {"type": "resumed", "step": 40}], False),
+        (40, [{"type": "resumed", "step": 35}], False),
+        (40, [{"type": "checkpoint", "step": 45}], False),
         (40, [{"type": "resumed", "step": 40}, {"type": "checkpoint", "step": 45}], False),
     ],
 )
@@ -102,3 +106,10 @@ def test_a_damaged_checkpoint_must_be_skipped_unless_a_newer_one_came(
     damaged: int | None, events: list[dict[str, Any]], good: bool
 ) -> None:
     assert (not_skipped(damaged, events) == "") is good
+
+
+def test_a_flipped_bit_is_gone_only_when_a_step_after_it_is_committed() -> None:
+    flipped = {"type": "flipped", "step": 40}
+    earlier, later = {"type": "checkpoint", "step": 35}, {"type": "checkpoint", "step": 45}
+    assert computed_over([]) is computed_over([flipped]) is computed_over([later, flipped, earlier]) is None
+    assert computed_over([flipped, earlier, later]) == flipped
