@@ -17,6 +17,7 @@ from types import FrameType
 
 from launcher.interactive import CALL
 from launcher.place import MOVING, Place
+from launcher.rank.background_cpu import BackgroundCpu
 from launcher.rank.control import Message
 
 SAY_PERIOD_S = 0.5
@@ -89,11 +90,12 @@ class Progress:
         return launched
 
     def _run(self) -> None:
-        looked, cpu_s = time.monotonic(), time.process_time()
+        background = BackgroundCpu()
+        looked, cpu_s = time.monotonic(), time.process_time() - background.seconds()
         said = looked
         while True:
             time.sleep(LOOK_PERIOD_S)
-            now, cpu_now_s = time.monotonic(), time.process_time()
+            now, cpu_now_s = time.monotonic(), time.process_time() - background.seconds()
             if self._place.phase.partition(" ")[0] in OWN_PHASES:
                 self._own_s += own_seconds(now - looked, cpu_now_s - cpu_s, waits=_main_thread_waits())
             looked, cpu_s = now, cpu_now_s
@@ -106,18 +108,19 @@ def own_seconds(elapsed_s: float, cpu_s: float, *, waits: bool) -> float:
     """How much of a moment this rank used for itself, rather than waiting for a device or another rank.
 
     In a step that ends in a collective all ranks take equally long; what tells the slow one apart is that it does not
-    wait. The host's own Python code counts, sleeping or not; inside JAX only the processor time of all threads counts
-    (what an accelerator computes is invisible here); and a moment after which this thread came back late counts: the
-    process was stopped, starved, or held Python's lock.
+    wait. The host's own Python code counts, sleeping or not; inside JAX only the processor time of the threads that
+    compute counts (what an accelerator computes is invisible here), not that of a checkpoint that is written meanwhile,
+    of which rank 0 has the most; and a moment after which this thread came back late counts: the process was stopped,
+    starved, or held Python's lock.
 
     Args:
         elapsed_s: length of the moment.
-        cpu_s: processor time of the whole process in it.
+        cpu_s: processor time of the process in it, without `BackgroundCpu`'s.
         waits: whether the main thread was inside JAX, or waited for a message of another rank.
     """
     if elapsed_s > 2 * LOOK_PERIOD_S or not waits:
         return elapsed_s
-    return min(elapsed_s, cpu_s)
+    return min(elapsed_s, max(0.0, cpu_s))
 
 
 def _main_thread_waits() -> bool:
