@@ -1,5 +1,8 @@
-"""Processor time by threads of this process: real ones of Python, of tensorstore and of XLA."""
+"""Processor time by threads of a process: real ones of Python, of tensorstore and of XLA."""
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -11,6 +14,31 @@ import tensorstore
 
 from launcher.rank import background_cpu
 from launcher.rank.background_cpu import BackgroundCpu
+
+# With one device JAX runs a callback in the main thread; with two, each in a thread of XLA's: a dummy to Python.
+CALLBACKS = """
+import threading, time
+import jax
+from jax.sharding import PartitionSpec as P
+from launcher.rank.background_cpu import BackgroundCpu
+def on_host(shard):
+    names.append(threading.current_thread().name)
+    until = time.thread_time() + 0.3
+    while time.thread_time() < until:
+        pass
+    looks.append(background.seconds())
+    return shard
+background, names, looks = BackgroundCpu(), [], []
+over = jax.make_mesh((2,), ("device",))
+called = jax.shard_map(lambda shard: jax.pure_callback(on_host, shard, shard), mesh=over, in_specs=P("device"),
+                       out_specs=P("device"))
+called = jax.jit(called)
+array = jax.device_put(jax.numpy.arange(2.0), jax.sharding.NamedSharding(over, P("device")))
+for _ in range(2):
+    called(array).block_until_ready()
+assert len(names) == 4 and all(name.startswith("Dummy-") for name in names), names
+assert max(looks) - looks[0] < 0.1, looks
+"""
 
 
 def burn(seconds: float) -> None:
@@ -56,6 +84,13 @@ def test_a_thread_of_python_counts_the_main_one_and_callbacks_of_xla_do_not() ->
     assert background.seconds() - before - in_thread < 0.1
     done.set()
     callback.join()
+
+
+def test_a_callback_of_a_real_program_over_two_devices_does_not_count() -> None:
+    devices = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    child = [sys.executable, "-c", CALLBACKS]
+    ran = subprocess.run(child, env=os.environ | devices, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_what_writes_a_checkpoint_counts_and_what_computes_does_not(tmp_path: Path) -> None:
