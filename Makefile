@@ -12,7 +12,7 @@ HOST_PACKAGES := openssh-server openssh-client iptables iproute2
 VENV := .venv-$(VERSION)
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test test-slow test-long test-fast test-hosts test-hosts-short test-hosts-up test-hosts-down test-provision host-packages faults faults-sample soak soak-short lint lock bench clean
+.PHONY: setup demo test test-slow test-slow-ranks test-slow-cluster test-long test-fast test-hosts test-hosts-short test-hosts-up test-hosts-down test-provision host-packages faults faults-sample soak soak-short lint lock bench clean
 
 # All is compiled at once: where PYTHONDONTWRITEBYTECODE is set, each process would compile JAX anew, 5 s of a core.
 setup: $(VENV)/.ready
@@ -33,9 +33,14 @@ demo: setup
 test: test-fast
 	$(BIN)/python -m pytest -q -m "cluster and not slow and not long and not hosts and not provision" --durations=15
 
-# What takes longer: layouts of the MCMC workloads, MNIST, every workload killed and resumed again and again.
-test-slow: setup
+# What takes longer: first layouts of the workloads, and each killed and resumed again and again, all with ranks of their
+# own; then what has a cluster.
+test-slow: test-slow-ranks test-slow-cluster
+
+test-slow-ranks: setup
 	$(BIN)/python -m pytest -q -m "slow and not cluster and not long and not hosts and not provision" --durations=15
+
+test-slow-cluster: setup
 	$(BIN)/python -m pytest -q -m "slow and cluster and not long and not hosts and not provision" --durations=15
 
 # 10,000 replica checks, more programs on more layouts: longer than CI has time for.

@@ -26,8 +26,8 @@ MEMBERS = ("h1", "h2", "h3")
 SSHD = 22
 STEPS = ("--set", "steps=60", "--set", "size=32", "--set", "report_every=1")
 # The job is there for as long as the attacks take; each pause is too short to be taken for a hang.
-PAUSES = [word for step in range(5, 55) for word in ("--inject", f"sleep rank=1 step={step} seconds=3")]
-LATE = 30  # a job at this step may end before an attack does
+PAUSES = [word for step in range(5, 35) for word in ("--inject", f"sleep rank=1 step={step} seconds=3")]
+LATE = 20  # a job at this step may end before an attack does
 UNAUTHENTICATED = "16"
 WRONG_TOKEN = "a" * 64
 STRANGER = (ROOT / "tests" / "hosts" / "stranger.py").read_text()

@@ -11,7 +11,10 @@ from tests.hosts.test_faults_while_running import Running, begin, record
 pytestmark = [pytest.mark.hosts, pytest.mark.timeout(600)]
 
 # A batch of 6 needs three hosts of two devices: with one lost it waits, whatever `min_hosts` allows.
-TRANSFORMER = ("transformer", "--set", "steps=240", "--set", "batch_size=6")
+TRANSFORMER = (
+    "transformer",
+    *("--set", "steps=160", "--set", "batch_size=6", "--set", "eval_batches=2", "--set", "sample_length=20"),
+)
 # Bits of the chains do not depend on hosts. Rank 0 takes its time: in the attempt on two hosts until the third is back,
 # and so long that it pays to grow back. That attempt starts before step 200: pauses that it has behind it would come
 # all at once, and be too long for the watchdog.
@@ -78,6 +81,7 @@ def test_a_job_that_went_on_with_fewer_hosts_grows_back(lab: Lab) -> None:
     assert job["result"]["result_digest"] == calm
 
 
+@pytest.mark.long  # a word of a client that was ended counts for more than a minute
 def test_a_host_that_cannot_come_back_leaves_the_cluster_as_it_is(lab: Lab) -> None:
     host = lab.hosts["h2"]
     before = record_of(lab)

@@ -16,7 +16,10 @@ pytestmark = [pytest.mark.hosts, pytest.mark.timeout(600)]
 JOBS = {
     "independent-chains": ["--set", "num_draws=60", "--set", "num_warmup=60"],
     "sharded-mcmc": ["--set", "num_draws=20", "--set", "num_warmup=20"],
-    "transformer": ["--set", "steps=12", "--set", "batch_size=24"],
+    "transformer": [
+        *("--set", "steps=12", "--set", "batch_size=24", "--set", "num_layers=2"),
+        *("--set", "eval_batches=2", "--set", "sample_length=20"),
+    ],
 }
 
 
