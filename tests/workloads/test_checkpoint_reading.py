@@ -44,8 +44,6 @@ def _flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-# Orbax drops the reads of other arrays, as they are when one raises.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     ("which", "damage", "told"),
     [
