@@ -17,6 +17,11 @@ from fault_verdict import Outcome
 
 FORMAT = 2
 ROOT = Path(__file__).resolve().parent.parent
+# Runs can go on after a commit that changes nothing of this: tests, pages.
+WHAT_RUNS = (
+    *("launcher", "cluster", "workloads", "requirements.lock"),
+    *("benchmarks/bench_cluster.py", "benchmarks/fault*.py"),
+)
 
 
 class RecordError(ValueError):
@@ -83,12 +88,12 @@ class Record:
 
 
 def commit_of(root: Path = ROOT) -> str:
-    """The commit that is checked out, and a digest of what is changed since, if anything is."""
+    """The last commit that changed what runs, and a digest of what is changed of it since, if anything is."""
 
     def git(*words: str) -> str:
         return subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True).stdout
 
-    commit, changes = git("rev-parse", "HEAD").strip()[:12], git("diff", "HEAD")
+    commit, changes = git("log", "-1", "--format=%H", "--", *WHAT_RUNS)[:12], git("diff", "HEAD", "--", *WHAT_RUNS)
     return f"{commit} with changes {hashlib.sha256(changes.encode()).hexdigest()[:8]}" if changes else commit
 
 

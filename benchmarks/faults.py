@@ -13,7 +13,7 @@ killed, those of who reads it meanwhile, as the record's clock stands still unti
     --seed N       of steps and places (default 7): another one hits elsewhere
     --slack X      bounds of X times the promised seconds, for a machine that others use too (default 1)
     --part K/N     only the Kth of N parts of the plan (from 1): parts can run side by side, or on different days
-    --json FILE    the record, written after each run; where it is there, what it lacks is run: of this commit and plan;
+    --json FILE    the record, written after each run; where it is there, what it lacks is run: of this code and plan;
                    the folders of jobs that did not end as specified are kept beside it, with logs and stacks
     --tell FILES   runs nothing; prints the table of such files, which must be of one commit
 """

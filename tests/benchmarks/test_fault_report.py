@@ -63,17 +63,31 @@ def test_the_table_counts_who_was_back_in_time(capsys: pytest.CaptureFixture[str
     assert "told: rank 1 on host faults-1 was killed" in out
 
 
-def test_what_is_changed_is_another_commit(tmp_path: Path) -> None:
+def test_what_runs_makes_another_commit_and_what_does_not_is_the_same(tmp_path: Path) -> None:
     def git(*words: str) -> None:
         subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=tmp_path, check=True)
 
+    def write(file: str, text: str, *, commit: bool) -> None:
+        path = tmp_path / file
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        if commit:
+            git("add", ".")
+            git("commit", "-qm", file)
+
     git("init", "-q")
-    (tmp_path / "a").write_text("1")
-    git("add", "a")
-    git("commit", "-qm", "a")
-    clean = commit_of(tmp_path)
-    (tmp_path / "a").write_text("2")
-    assert len(clean) == 12 and commit_of(tmp_path).startswith(f"{clean} with changes ")
+    write("launcher/a.py", "1", commit=True)
+    first = commit_of(tmp_path)
+    write("docs/page.md", "1", commit=True)
+    write("benchmarks/soak.py", "1", commit=True)
+    write("tests/test_a.py", "1", commit=False)
+    assert len(first) == 12 and commit_of(tmp_path) == first
+    write("launcher/a.py", "2", commit=False)
+    assert commit_of(tmp_path).startswith(f"{first} with changes ")
+    write("launcher/a.py", "2", commit=True)
+    second = commit_of(tmp_path)
+    write("benchmarks/fault_verdict.py", "1", commit=True)
+    assert len({first, second, commit_of(tmp_path)}) == 3
 
 
 class NoCluster:
