@@ -22,8 +22,8 @@ pytestmark = pytest.mark.cluster
 
 PROGRAMS = Path(__file__).parent / "programs"
 SHORT = ["process_spanning", "multihost_utilities"]
-SLOW = ["device_subset", "flax_training"]
-LONG = ["data_loading", "shard_map_collectives"]
+SLOW = ["device_subset"]
+LONG = ["data_loading", "flax_training", "shard_map_collectives"]
 NUM_DEVICES = 4
 RTOL = 1e-4  # sums are taken in another order
 numbers = itertools.count()

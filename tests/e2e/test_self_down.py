@@ -26,6 +26,7 @@ def wait_for_the_end(cli: Cli, record: dict[str, Any], within_s: float) -> None:
     assert_nothing_left(record, cli.home)
 
 
+@pytest.mark.long  # that an idle cluster ends, tests/hosts/test_self_down.py shows
 def test_a_cluster_without_a_job_ends_and_one_with_a_job_does_not(cli: Cli) -> None:
     name, limit_s = "idler", 20
     record = limited(cli, name, f"idle_down_after: {limit_s}s\n")

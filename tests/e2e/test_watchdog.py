@@ -38,6 +38,7 @@ def end_if_running(cli: Cli, job: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long  # the sample of faults has frozen ranks
 def test_a_frozen_rank_is_named_and_leaves_nothing(cli: Cli, cluster: str) -> None:
     status = start(cli, "freezes")
     victim = status["ranks"][1]["pid"]
@@ -84,6 +85,7 @@ def test_stacks_of_what_does_not_run_are_refused_in_words(cli: Cli, cluster: str
 
 
 @pytest.mark.slow
+@pytest.mark.long  # so do hosts over ssh, and the sample of faults has lost ones
 def test_a_silent_host_is_suspected_then_lost_and_a_short_silence_is_survived(cli: Cli, cluster: str) -> None:
     status = start(cli, "cut-off")
     rank = psutil.Process(status["ranks"][1]["pid"])

@@ -96,6 +96,7 @@ def test_transformer_on_shakespeare(cli: Cli, cluster: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long  # tests/e2e/test_pages.py trains on it too
 def test_transformer_on_the_standard_library(cli: Cli, cluster: str) -> None:
     result = cli.json("submit", "transformer", "--set", "mesh=2x2", "--set", "steps=20", "--name", "stdlib")
     assert result["metrics"]["val_loss"] < 4.0

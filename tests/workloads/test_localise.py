@@ -19,7 +19,7 @@ def _ranks(name: str, *, num_hosts: int = 2, x64: bool = False, **kwargs: Any) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("num_hosts", "x64"), [(1, False), (2, True)])
+@pytest.mark.parametrize(("num_hosts", "x64"), [pytest.param(1, False, marks=pytest.mark.long), (2, True)])
 def test_single_bit_flips_of_every_dtype_are_found_in_their_place(num_hosts: int, x64: bool) -> None:
     cases = _ranks("flips", num_hosts=num_hosts, x64=x64)
     assert len(cases) >= 3 * 2 * (20 + 4 * x64)

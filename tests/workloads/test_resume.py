@@ -34,6 +34,11 @@ SHORT: dict[str, tuple[int, dict[str, str]]] = {
 CONTEXT = {"checkpoint_every": 4, "keep": 9}
 
 
+def all_but_one_long(workload: str) -> list[Any]:
+    """All workloads, as parameters; only `workload` where time is short."""
+    return [one if one == workload else pytest.param(one, marks=pytest.mark.long) for one in SHORT]
+
+
 def _run(target: str, workload: str, folder: Path, num_hosts: int = 1, **arguments: Any) -> list[Any]:
     return run_ranks(
         f"{PROGRAMS}:{target}", num_hosts=num_hosts, devices_per_host=4 // num_hosts, timeout_s=600.0, folder=folder,
@@ -61,7 +66,12 @@ COMPILED = {
 
 @pytest.mark.parametrize(
     ("workload", "num_hosts"),
-    [("independent-chains", 1), ("sharded-mcmc", 1), ("transformer", 1), ("transformer", 2)],
+    [
+        ("independent-chains", 1),
+        ("sharded-mcmc", 1),
+        ("transformer", 2),
+        pytest.param("transformer", 1, marks=pytest.mark.long),
+    ],
 )
 def test_resumed_from_any_checkpoint_it_ends_with_the_same_bits(workload: str, num_hosts: int, tmp_path: Path) -> None:
     total, settings = SHORT[workload]
@@ -75,7 +85,7 @@ def test_resumed_from_any_checkpoint_it_ends_with_the_same_bits(workload: str, n
         assert workload not in COMPILED or _compiled(tmp_path, rank) == COMPILED[workload]
 
 
-@pytest.mark.parametrize("workload", SHORT)
+@pytest.mark.parametrize("workload", all_but_one_long("transformer"))  # the sample of faults kills the others
 def test_killed_again_and_again_it_ends_with_the_same_bits(workload: str, tmp_path: Path) -> None:
     """Killed at a random event, in the middle of saves too, until it comes through."""
     _, settings = SHORT[workload]
@@ -120,7 +130,7 @@ def test_the_others_resume_on_fewer_devices(tmp_path: Path) -> None:
         assert found["metrics"][metric] == pytest.approx(expected[metric], rel=1e-5), workload
 
 
-@pytest.mark.parametrize("workload", SHORT)
+@pytest.mark.parametrize("workload", all_but_one_long("sharded-mcmc"))
 def test_a_finished_job_extended_is_a_long_one(workload: str, tmp_path: Path) -> None:
     _, short = SHORT[workload]
     if workload == "transformer":
@@ -151,7 +161,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("workload", SHORT)
+@pytest.mark.parametrize("workload", all_but_one_long("transformer"))
 def test_another_config_is_refused_with_the_difference(workload: str, tmp_path: Path) -> None:
     _, settings = SHORT[workload]
     others = [settings | change for change, _ in REFUSED[workload]]
