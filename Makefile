@@ -33,8 +33,8 @@ demo: setup
 test: test-fast
 	$(BIN)/python -m pytest -q -m "cluster and not slow and not long and not hosts and not provision" --durations=15
 
-# What takes longer: first layouts of the workloads, and each killed and resumed again and again, all with ranks of their
-# own; then what has a cluster.
+# What takes longer: first layouts of the workloads, damage of every dtype, resumes from any checkpoint, with ranks that the
+# tests start themselves; then what has a cluster.
 test-slow: test-slow-ranks test-slow-cluster
 
 test-slow-ranks: setup
@@ -43,7 +43,8 @@ test-slow-ranks: setup
 test-slow-cluster: setup
 	$(BIN)/python -m pytest -q -m "slow and cluster and not long and not hosts and not provision" --durations=15
 
-# 10,000 replica checks, more programs on more layouts: longer than CI has time for.
+# 10,000 replica checks, more programs and workloads on more layouts, and what other stages of CI show too: CI has no time
+# for these.
 test-long: setup
 	$(BIN)/python -m pytest -q -m "long and not hosts and not provision" --durations=15
 

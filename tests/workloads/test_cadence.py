@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.ranks import run_ranks
-from tests.workloads.test_resume import SHORT
+from tests.workloads.test_resume import SHORT, all_but_one_long
 from workloads.cadence import CHECKS, SAVES, Budget, Cadence, Costs, decide
 from workloads.context import Context
 from workloads.exchange import Exchange
 from workloads.save_requests import SaveRequests
 
-MCMC = ("independent-chains", "sharded-mcmc")
 PROGRAMS = "tests.workloads.cadence_programs"
 
 
@@ -112,7 +111,7 @@ def test_two_ranks_with_different_clocks_decide_alike() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workload", [*(pytest.param(one, marks=pytest.mark.long) for one in MCMC), "transformer"])
+@pytest.mark.parametrize("workload", all_but_one_long("transformer"))
 def test_checkpoints_by_cost_change_no_bit(workload: str, tmp_path: Path) -> None:
     _, settings = SHORT[workload]
     per_dispatch = "steps_per_dispatch" if workload == "transformer" else "draws_per_dispatch"
@@ -159,7 +158,7 @@ def test_two_ranks_save_at_one_step_when_asked_at_different_ones() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workload", [*(pytest.param(one, marks=pytest.mark.long) for one in MCMC), "transformer"])
+@pytest.mark.parametrize("workload", all_but_one_long("transformer"))
 def test_a_checkpoint_that_is_asked_for_changes_no_bit(workload: str, tmp_path: Path) -> None:
     _, settings = SHORT[workload]
     per_dispatch = "steps_per_dispatch" if workload == "transformer" else "draws_per_dispatch"

@@ -85,7 +85,7 @@ def test_resumed_from_any_checkpoint_it_ends_with_the_same_bits(workload: str, n
         assert workload not in COMPILED or _compiled(tmp_path, rank) == COMPILED[workload]
 
 
-@pytest.mark.parametrize("workload", all_but_one_long("transformer"))  # the sample of faults kills the others
+@pytest.mark.parametrize("workload", all_but_one_long("transformer"))  # `make faults` kills all
 def test_killed_again_and_again_it_ends_with_the_same_bits(workload: str, tmp_path: Path) -> None:
     """Killed at a random event, in the middle of saves too, until it comes through."""
     _, settings = SHORT[workload]
