@@ -183,6 +183,22 @@ def test_a_skipped_collective_is_refused_and_the_odd_rank_named(cli: Cli, cluste
     assert "launches at the report of step 50" in out
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_skips_a_launch_and_waits_for_the_others_where_they_compile_is_told(
+    cli: Cli, cluster: str, rank: int
+) -> None:
+    small = ("steps=20", "steps_per_dispatch=2", "eval_every=10", "num_layers=1", "width=32", "ff_width=64",
+             "context_length=16", "sample_length=0")  # fmt: skip
+    job, fault = f"skipped-before-compile-{rank}", f"skip-collective rank={rank} step=7"
+    settings = (word for text in small for word in ("--set", text))
+    out = cli("submit", "transformer", *settings, "--name", job, "--inject", fault, code=1)
+    launched = {rank: "compile validate", 1 - rank: "train"}
+    said = f"rank 0 launched '{launched[0]}' where rank 1 launched '{launched[1]}'"
+    assert (cli.job(job)["state"], cli.job(job)["attempt"], cli.job(job)["result"]) == ("FAILED", 1, None)
+    assert re.match(rf"ranks have launched different programs: launch \d+: {said}\n", cli.job(job)["message"])
+    assert "not tried again" in out
+
+
 @pytest.mark.slow
 def test_a_damaged_step_is_told_and_no_longer_promised(cli: Cli, cluster: str) -> None:
     small = ("num_warmup=20", "num_draws=20", "num_leapfrog_steps=4", "num_examples=200", "draws_per_dispatch=2")

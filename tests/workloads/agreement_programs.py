@@ -201,6 +201,24 @@ def launches_of_some(context: Context) -> dict[str, Any]:
     return {"totals": totals, "halves": halves, "runs": context.launches.snapshot().runs}
 
 
+def compilations(context: Context) -> list[tuple[str, int]]:
+    """Programs of all three ranks, one of them compiled in a thread, and one of two ranks; what is recorded of it."""
+    programs.install(context.exchange, host=context.host, emit=context.emit)
+    x = _global(context)
+    context.compile("total", jax.jit(lambda v: v.sum()), x)
+    thread = threading.Thread(target=context.compile, args=("beside", jax.jit(lambda v: v.max()), x))
+    thread.start()
+    thread.join()
+    if context.rank != 1:
+        sharding = NamedSharding(jax.sharding.Mesh([jax.devices()[0], jax.devices()[-1]], ("data",)), P("data"))
+        pair = jax.make_array_from_callback((2,), sharding, np.arange(2, dtype=np.float32).__getitem__)
+        context.compile("stage", jax.jit(lambda v: v / 2 + v.sum()), pair)
+    context.compile("own", jax.jit(lambda v: v + 1), jnp.zeros(3))
+    context.agree("result")
+    programs.uninstall()
+    return list(context.launches.snapshot().runs)
+
+
 def same_name(context: Context, *, kind: str, barrier: bool, swap: bool) -> dict[str, Any]:
     """Two programs of one name, watched; compiled in one order on all ranks, launched in another on the last one.
 

@@ -1,12 +1,15 @@
 """A compiled program whose launches are recorded."""
 
+import contextlib
 import hashlib
+import threading
 from collections.abc import Iterable
 from typing import Any
 
 import jax
 
 from workloads.agreement.launches import LaunchLog
+from workloads.agreement.programs import before_meeting
 
 
 class Program:
@@ -32,7 +35,8 @@ class Program:
         self.name = name
         self.function = function
         self.abstract_args = jax.tree.map(_abstract, args)  # no array is kept alive
-        self.compiled = lowered.compile()
+        with _recorded(name, log):
+            self.compiled = lowered.compile()
         self.args_info, self.out_info = lowered.args_info, lowered.out_info
         shardings = jax.tree.leaves((self.compiled.input_shardings, self.compiled.output_shardings))
         self.spans_all = spans_all(device for sharding in shardings for device in sharding.device_set)
@@ -59,6 +63,17 @@ class Program:
         if not self._log.watched:
             self._log.record(self.entry)
         return self.compiled(*args)
+
+
+def _recorded(name: str, log: LaunchLog) -> contextlib.AbstractContextManager[None]:
+    """Records the meeting of all ranks before a compilation as what it is among the launches, one at the same place.
+
+    A rank that has left out a launch may come to it while the others wait in that launch: it would wait for them, they
+    for it. In a thread beside the one that launches, a meeting has no place among the launches.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return contextlib.nullcontext()
+    return before_meeting(lambda: log.record(f"compile {name}"))
 
 
 def _abstract(leaf: Any) -> Any:

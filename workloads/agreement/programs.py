@@ -8,10 +8,11 @@ Programs are matched by their number: what spans processes must be compiled in t
 compiling in several threads at once does not ensure. Programs of one process alone are not touched.
 """
 
+import contextlib
 import hashlib
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from jax._src import compiler  # the compile step has no public hook; used in this package alone
@@ -127,6 +128,22 @@ def _explain(
     )
 
 
+_before_meeting = threading.local()
+
+
+@contextlib.contextmanager
+def before_meeting(tell: Callable[[], None]) -> Iterator[None]:
+    """While it is entered, `tell` is called before all ranks meet for a program that this thread compiles.
+
+    Who waits there is in no collective, and says so by it: otherwise it would look like one that is merely behind.
+    """
+    _before_meeting.tell = tell
+    try:
+        yield
+    finally:
+        del _before_meeting.tell
+
+
 def describe(computation: Any, devices: Any, compile_options: Any) -> str:
     """All of a program that must be equal on its ranks, as text: name, devices, options, then StableHLO.
 
@@ -193,6 +210,8 @@ def install(exchange: Exchange, *, host: str, emit: Callable[[dict[str, Any]], N
         ranks = tuple(sorted({int(device.process_index) for device in devices.flatten()}))
         # JAX compiles on every rank what any applies: one without a device of it runs nothing, and nobody waits for it.
         if len(ranks) > 1 and exchange.rank in ranks:
+            if len(ranks) == exchange.num_ranks:
+                getattr(_before_meeting, "tell", lambda: None)()
             barrier.check(module_name(computation), describe(computation, devices, compile_options), ranks)
         return original(backend, computation, devices, compile_options, *more, **named)
 
