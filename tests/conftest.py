@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +161,11 @@ def children() -> Iterator[list[subprocess.Popen[Any]]]:
         process.wait()
         if process.stdout is not None:
             process.stdout.close()
+
+
+def set_words(settings: Iterable[str]) -> list[str]:
+    """`["--set", "steps=20"]` of `["steps=20"]`."""
+    return [word for setting in settings for word in ("--set", setting)]
 
 
 def cluster_file(folder: Path, name: str, num_hosts: int = 2, devices_per_host: int = 2) -> Path:

@@ -12,12 +12,12 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.conftest import Cli, assert_nothing_left, cluster_file, command_of, processes_of
+from tests.conftest import Cli, assert_nothing_left, cluster_file, command_of, processes_of, set_words
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 SETTINGS = ("steps=20", "mesh=2x2", "num_layers=1", "width=32", "ff_width=64", "context_length=16", "sample_length=0")
-JOB = ("transformer", *(word for text in SETTINGS for word in ("--set", text)), "--checkpoint-every", "5")
+JOB = ("transformer", *set_words(SETTINGS), "--checkpoint-every", "5")
 
 
 @pytest.fixture(scope="module")

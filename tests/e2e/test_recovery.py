@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Cli, assert_nothing_left, cluster_file, command_of, processes_of
+from tests.conftest import Cli, assert_nothing_left, cluster_file, command_of, processes_of, set_words
 
 pytestmark = pytest.mark.cluster
 
@@ -190,8 +190,7 @@ def test_a_rank_that_skips_a_launch_and_waits_for_the_others_where_they_compile_
     small = ("steps=20", "steps_per_dispatch=2", "eval_every=10", "num_layers=1", "width=32", "ff_width=64",
              "context_length=16", "sample_length=0")  # fmt: skip
     job, fault = f"skipped-before-compile-{rank}", f"skip-collective rank={rank} step=7"
-    settings = (word for text in small for word in ("--set", text))
-    out = cli("submit", "transformer", *settings, "--name", job, "--inject", fault, code=1)
+    out = cli("submit", "transformer", *set_words(small), "--name", job, "--inject", fault, code=1)
     launched = {rank: "compile validate", 1 - rank: "train"}
     said = f"rank 0 launched '{launched[0]}' where rank 1 launched '{launched[1]}'"
     assert (cli.job(job)["state"], cli.job(job)["attempt"], cli.job(job)["result"]) == ("FAILED", 1, None)
@@ -203,7 +202,7 @@ def test_a_rank_that_skips_a_launch_and_waits_for_the_others_where_they_compile_
 def test_a_damaged_step_is_told_and_no_longer_promised(cli: Cli, cluster: str) -> None:
     small = ("num_warmup=20", "num_draws=20", "num_leapfrog_steps=4", "num_examples=200", "draws_per_dispatch=2")
     out = cli(
-        "submit", "sharded-mcmc", *(word for text in small for word in ("--set", text)), "--checkpoint-every", "8",
+        "submit", "sharded-mcmc", *set_words(small), "--checkpoint-every", "8",
         "--name", "damaged",
         "--inject", "corrupt-checkpoint rank=1 step=28", "--inject", "kill rank=1 step=20 attempt=2",
     )  # fmt: skip
@@ -215,7 +214,7 @@ def test_a_damaged_step_is_told_and_no_longer_promised(cli: Cli, cluster: str) -
 @pytest.mark.slow
 def test_a_storage_that_is_not_mounted_starts_nothing_over(cli: Cli, cluster: str) -> None:
     small = ("steps=20", "mesh=2x2", "num_layers=1", "width=32", "ff_width=64", "context_length=16", "sample_length=0")
-    job = ("transformer", *(word for text in small for word in ("--set", text)), "--checkpoint-every", "5")
+    job = ("transformer", *set_words(small), "--checkpoint-every", "5")
     cli("submit", *job, "--name", "unmounted", "--max-failures", "0", "--inject", "raise rank=0 step=16", code=1)
     saved = cli.job("unmounted")["checkpoint_step"]
     storage = Path(cli.job("unmounted")["storage"])
@@ -236,7 +235,7 @@ def test_a_storage_that_is_not_mounted_starts_nothing_over(cli: Cli, cluster: st
 def test_a_replay_names_the_wrong_one_of_two_copies(cli: Cli, own: str) -> None:
     small = ("steps=20", "mesh=2x2", "num_layers=1", "width=32", "ff_width=64", "context_length=16", "sample_length=0")
     out = cli(
-        "submit", "transformer", *(word for text in small for word in ("--set", text)), "--name", "two-copies",
+        "submit", "transformer", *set_words(small), "--name", "two-copies",
         "--checkpoint-every", "5", "--on-divergence", "replay",
         "--inject", "flip-bit leaf=params/embedding device=3 step=10", "--cluster", own,
     )  # fmt: skip

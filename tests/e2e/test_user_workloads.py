@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, Cli
+from tests.conftest import ROOT, Cli, set_words
 from workloads.context import Context
 from workloads.independent_chains.config import Config
 from workloads.independent_chains.run import run
@@ -122,7 +122,7 @@ def test_a_log_density_killed_and_resumed_has_the_draws_of_one_process(here: Cli
     model, chains = "./examples/logdensity.py:logdensity", {"num_chains": 8, "num_warmup": 100}
     settings = [f"{name}={value}" for name, value in {"model": model, "num_draws": 100, **chains}.items()]
     fault = ["--checkpoint-every", "50", "--inject", "kill rank=1 step=100"]
-    here("submit", "independent-chains", *(word for one in settings for word in ("--set", one)), "--set",
+    here("submit", "independent-chains", *set_words(settings), "--set",
          "draws_per_dispatch=50", "--name", "density", *fault)  # fmt: skip
     assert here.job("density")["attempt"] == 2 and here.job("density")["spec"]["config"]["model"] == model
     longer = user.json("submit", "--resume", "density", "--set", "num_draws=150")  # in the folder that it had
@@ -176,6 +176,6 @@ def test_a_mistake_is_refused_with_exit_code_2_and_no_job(
     user: Cli, workload: str, settings: list[str], words: str
 ) -> None:
     before = {path.name for path in (user.home / "jobs").glob("*")}
-    out = user("submit", workload, *(word for setting in settings for word in ("--set", setting)), code=2)
+    out = user("submit", workload, *set_words(settings), code=2)
     assert words in out and "inspect_workload" not in out
     assert {path.name for path in (user.home / "jobs").glob("*")} == before

@@ -7,7 +7,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from launcher.job_folder import JobFolder
-from tests.conftest import Cli, data_folder
+from tests.conftest import Cli, data_folder, set_words
 
 pytestmark = pytest.mark.cluster
 
@@ -29,7 +29,7 @@ def test_independent_chains(cli: Cli, cluster: str) -> None:
 
 def test_a_loss_that_is_not_finite_is_told_at_its_step_and_with_the_result(cli: Cli, cluster: str) -> None:
     small = ("steps=12", "num_layers=1", "width=32", "ff_width=64", "context_length=16", "sample_length=0")
-    settings = [word for text in (*small, "learning_rate=1e30", "warmup_steps=1") for word in ("--set", text)]
+    settings = set_words((*small, "learning_rate=1e30", "warmup_steps=1"))
     out = cli("submit", "transformer", *settings, "--name", "not-finite")
     (note,) = [text for text in cli.job("not-finite")["notes"] if text.startswith("train_loss")]
     assert re.fullmatch(r"train_loss is (nan|inf), first seen at step [2-9]", note)

@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 from workloads.agreement import faults, programs
 from workloads.agreement.environment import check_environment, compare_processors, describe_environment
+from workloads.agreement.program import Program
 from workloads.agreement.user_launches import unwatch_launches, watch_launches
 from workloads.context import Context
 from workloads.errors import EnvironmentMismatchError, LaunchOrderError, ProgramMismatchError
@@ -186,15 +187,21 @@ def launches(context: Context, *, fault: str, step: int = 5, steps: int = 12) ->
     return {"error": message, "value": value, "count": snapshot.count, "runs": snapshot.runs}
 
 
+def _stage(context: Context) -> tuple[Program, jax.Array]:
+    """A program on the first and the last device alone, and what it takes."""
+    sharding = NamedSharding(jax.sharding.Mesh([jax.devices()[0], jax.devices()[-1]], ("data",)), P("data"))
+    pair = jax.make_array_from_callback((2,), sharding, np.arange(2, dtype=np.float32).__getitem__)
+    program, _ = context.compile("stage", jax.jit(lambda v: v / 2 + v.sum()), pair)
+    return program, pair
+
+
 def launches_of_some(context: Context) -> dict[str, Any]:
     """The first and the last of three ranks launch a program of their own, beside one of all ranks."""
     x = _global(context)
     total, _ = context.compile("total", jax.jit(lambda v: v.sum()), x)
     totals, halves = [float(total(x))], []
     if context.rank != 1:
-        sharding = NamedSharding(jax.sharding.Mesh([jax.devices()[0], jax.devices()[-1]], ("data",)), P("data"))
-        pair = jax.make_array_from_callback((2,), sharding, np.arange(2, dtype=np.float32).__getitem__)
-        stage, _ = context.compile("stage", jax.jit(lambda v: v / 2 + v.sum()), pair)
+        stage, pair = _stage(context)
         halves = [float(shard.data[0]) for shard in stage(pair).addressable_shards]
     totals.append(float(total(x)))
     context.agree("result")
@@ -210,9 +217,7 @@ def compilations(context: Context) -> list[tuple[str, int]]:
     thread.start()
     thread.join()
     if context.rank != 1:
-        sharding = NamedSharding(jax.sharding.Mesh([jax.devices()[0], jax.devices()[-1]], ("data",)), P("data"))
-        pair = jax.make_array_from_callback((2,), sharding, np.arange(2, dtype=np.float32).__getitem__)
-        context.compile("stage", jax.jit(lambda v: v / 2 + v.sum()), pair)
+        _stage(context)
     context.compile("own", jax.jit(lambda v: v + 1), jnp.zeros(3))
     context.agree("result")
     programs.uninstall()
