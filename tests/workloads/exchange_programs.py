@@ -46,7 +46,10 @@ def first_stays_away(context: Context) -> str:
 
 
 def get_on(context: Context) -> dict[str, Any]:
-    """The last rank comes after four seconds, and says meanwhile that it gets on; to another round it does not come."""
+    """The last rank comes after four seconds, and says meanwhile that it gets on; to other rounds it does not come.
+
+    For these nobody waits: the coordination service may need longer than that to answer, of the rank's own post too.
+    """
     first = context.rank == 0
     exchange = Exchange(context.rank, context.num_ranks, timeout_s=1.5)
     context.exchange.all_gather("start", None)
@@ -55,12 +58,14 @@ def get_on(context: Context) -> dict[str, Any]:
         time.sleep(0.5)
     start = time.monotonic()
     exchange.all_gather("late", None, moves=lambda: exchange.told("work", context.num_ranks - 1))
-    result = {"waited_s": time.monotonic() - start, "error": "", "at_once_s": 0.0}
-    start = time.monotonic()
-    try:
-        if first:
+    waited_s = time.monotonic() - start
+    errors, at_once_s = [], []
+    for _ in range(100 if first else 0):
+        start = time.monotonic()
+        try:
             exchange.all_gather("skipped", None, 0)
-    except TimeoutError as error:
-        result |= {"error": str(error), "at_once_s": time.monotonic() - start}
+        except TimeoutError as error:
+            errors.append(str(error))
+            at_once_s.append(time.monotonic() - start)
     context.exchange.all_gather("done", None)
-    return result
+    return {"waited_s": waited_s, "errors": errors, "at_once_s": at_once_s}
