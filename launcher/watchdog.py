@@ -126,10 +126,17 @@ def _is_stopped(rank: RankProgress, bounds: Bounds) -> bool:
 
 def _stopped(rank: RankProgress, ranks: Sequence[RankProgress]) -> Finding:
     text = f"has said nothing for {rank.silent_s:.0f} s: its process is stopped (state T), as by SIGSTOP"
-    # Those at its very place wait too: in the collective that it is in.
-    others = [other for other in ranks if other.state != "T" and _place(other) >= _place(rank)]
+    others = [other for other in ranks if other.state != "T" and _waits_for_stopped(other, rank)]
     text += f"; {_waiting(others, rank)}" if others else ""
     return Finding(kind="silent", ranks=(rank.rank,), text=text, fatal=True)
+
+
+def _waits_for_stopped(rank: RankProgress, stopped: RankProgress) -> bool:
+    """One at its very place waits too: in the collective that it is in.
+
+    One behind may be on its way, unless it has stood as long: if rank 0 is stopped, so is JAX's coordination service.
+    """
+    return _place(rank) >= _place(stopped) or rank.stood_s >= stopped.silent_s - ANSWERS_S
 
 
 def _silent(ranks: Sequence[RankProgress], bounds: Bounds) -> list[Finding]:

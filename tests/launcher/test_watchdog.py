@@ -165,7 +165,11 @@ def test_a_stopped_process_is_called_stopped_with_what_the_others_wait_in() -> N
     assert texts({"phase": "gather", "moves": 21}, frozen) == [
         f"{stopped}; rank 0 waits in 'gather', step 20 of 100, launch 21"
     ]
-    assert texts({"launches": 20}, frozen) == [stopped]  # which is behind, and may still be on its way
+    behind = {"phase": "gather", "launches": 20}
+    assert texts(frozen, behind | {"stood_s": 7.9}) == [stopped]  # it may still be on its way
+    assert texts(frozen, behind | {"stood_s": 8.0}) == [
+        f"{stopped}; rank 1 waits in 'gather', step 20 of 100, launch 20"  # for the coordination service of rank 0
+    ]
     assert texts({}, frozen, frozen) == [f"{stopped}; {at_its_place}"] * 2
 
 
