@@ -20,6 +20,7 @@ from workloads.exchange import Exchange
 from workloads.finite import FiniteWatch
 from workloads.integrity import ReplicaChecker, Verdict
 from workloads.save_requests import SaveRequests
+from workloads.saves_under_way import SavesUnderWay
 from workloads.storage.stores import Ask, HostStore, SharedStore, Store, Writer
 from workloads.user import UserFunction, load_function
 
@@ -68,6 +69,7 @@ class Context:
         user_folder: the user's, on this host, whose functions may be parameters; see `function`.
         config: the workload's parameters as JSON, equal on all ranks (of a file its digest): checkpoints record them,
             so that `workloads.checkpoint.resume` can tell of other ones; empty: they are not known.
+        saves_under_way: of all its savers, also of those that were given a copy of this context.
     """
 
     rank: int
@@ -89,6 +91,7 @@ class Context:
     ask: Ask | None = None
     user_folder: Path = Path()
     config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    saves_under_way: SavesUnderWay = dataclasses.field(default_factory=SavesUnderWay, repr=False, compare=False)
 
     @classmethod
     def local(
@@ -297,6 +300,19 @@ class Context:
             TimeoutError: naming the ranks that did not ask.
         """
         return self.save_cadence.due(step, total)
+
+    def finish_saves(self) -> None:
+        """Waits for the saves that a workload has begun and not waited for; a rank does so before its result counts.
+
+        What the copies that are saved show of a divergence would else come when the result has been accepted, or never.
+
+        Raises:
+            FencedError, ReplicaDivergenceError: of a save that was under way.
+            TimeoutError: a rank did not come.
+        """
+        if self.saves_under_way:
+            with self.phase("checkpoint"):
+                self.saves_under_way.wait()
 
     def assert_replicas_equal(self, tree: PyTree, *, step: int, derived: Callable[[], PyTree] | None = None) -> Verdict:
         """Compares all copies of every leaf bit by bit, by fingerprints, without a collective on the data.

@@ -1,7 +1,8 @@
 """Functions of the user's, as `./my_file.py:run` or `my_pkg.my_module:run`: workloads, and values of parameters.
 
 The first parameter of a workload is annotated with its config, a frozen dataclass; it is called as the shipped ones
-are. All are imported on a host, in a process of its own or in a rank, never where a job is submitted.
+are, and what cannot be called so is refused. All are imported on a host, in a process of its own or in a rank, never
+where a job is submitted.
 """
 
 import dataclasses
@@ -88,9 +89,11 @@ def load(text: str, folder: Path) -> UserWorkload:
         folder: see `load_function`.
 
     Raises:
-        ConfigError: there is no such function, or its first parameter is not annotated with a frozen dataclass.
+        ConfigError: there is no such function, it cannot be called as a rank does, or its first parameter is not
+            annotated with a frozen dataclass.
     """
     found = load_function(text, folder)
+    check_signature(text, found.function)
     return UserWorkload(text, found.function, _config_of(text, found.function))
 
 
@@ -148,14 +151,36 @@ def _file_module(target: Target, file: Path) -> ModuleType:
     return module
 
 
+def check_signature(text: str, function: Callable[..., Any]) -> None:
+    """Refuses a function that a rank could not call, which it does once JAX is up, long after the submit.
+
+    Args:
+        text: as submitted.
+        function: that it names.
+
+    Raises:
+        ConfigError: with the signature that it should have, and the one that it has.
+    """
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)  # a decorator may give what is missing
+    except (TypeError, ValueError) as error:  # of some that are written in C
+        raise ConfigError(f"{text!r}: it is no function of Python's that could be a workload: {error}") from error
+    try:
+        signature.bind("config", "context", resume=False)  # as in `launcher.rank.main`
+    except TypeError as error:
+        name = text.rpartition(":")[2]
+        raise ConfigError(
+            f"{text!r}: it cannot be called as {name}(config, context, resume=False): {error}; "
+            f"expected `def {name}(config: Config, context, resume=False)`, found `def {name}{signature}`"
+        ) from error
+
+
 def _config_of(text: str, function: Callable[..., Any]) -> type:
-    names = list(inspect.signature(function).parameters)
-    if len(names) < 2:
-        raise ConfigError(f"{text!r}: it must take a config and a context, as `def run(config: Config, context)`")
-    found = typing.get_type_hints(function).get(names[0])
+    first = next(iter(inspect.signature(function).parameters))
+    found = typing.get_type_hints(function).get(first)
     if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
         raise ConfigError(
-            f"{text!r}: its first parameter, {names[0]!r}, must be annotated with its config, a frozen dataclass; "
+            f"{text!r}: its first parameter, {first!r}, must be annotated with its config, a frozen dataclass; "
             f"got {found if found is not None else 'no annotation'}"
         )
     if not found.__dataclass_params__.frozen:  # type: ignore[attr-defined]

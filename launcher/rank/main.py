@@ -116,6 +116,7 @@ def run_assignment(assignment: Message, control: Control, progress: Progress) ->
     progress.emit({"type": "phase", "phase": "run"})
     result = run(config, context, resume=assignment["resume"])
     profiler.finish()
+    context.finish_saves()
     injector.at_end()
     context.agree("result")
     metrics = {name: float(value) for name, value in result.metrics.items()}

@@ -37,6 +37,9 @@ SMALL = """
     def not_annotated(config, context, resume=False):
         pass
 
+    def never_resumes(config: Config, context):
+        pass
+
     NUMBER = 3
 """
 
@@ -74,6 +77,22 @@ LOOP = """
         for _ in range(config.steps):
             w = step(w, x)
         return Result(metrics={}, diagnostics={}, result_digest=digest_arrays({"w": np.asarray(w)}))
+"""
+
+UNWAITED = """
+    import dataclasses
+    import numpy as np
+    from workloads import checkpoint
+    from workloads.result import Result, digest_arrays
+
+    @dataclasses.dataclass(frozen=True)
+    class Config:
+        differ: bool = False
+
+    def run(config: Config, context, resume=False):
+        weights = np.full(3, 1.0 + config.differ * context.rank)
+        checkpoint.Saver(context).save(1, {"weights": weights}, {})
+        return Result(metrics={}, diagnostics={}, result_digest=digest_arrays({}))
 """
 
 
@@ -115,6 +134,16 @@ def test_what_new_writes_has_all_that_the_shipped_ones_have(user: Cli) -> None:
 def test_a_loop_that_waits_for_no_step_ends(user: Cli, tmp_path: Path) -> None:
     (tmp_path / "loop.py").write_text(textwrap.dedent(LOOP))
     user("submit", "./loop.py:run")
+
+
+def test_a_save_that_a_workload_does_not_wait_for_counts_before_its_result(user: Cli, tmp_path: Path) -> None:
+    (tmp_path / "unwaited.py").write_text(textwrap.dedent(UNWAITED))
+    user("submit", "./unwaited.py:run", "--name", "unwaited")
+    assert [event["step"] for event in user.events("unwaited", "checkpoint")] == [1]
+    differs = ["--set", "differ=true", "--on-divergence", "stop", "--name", "unwaited-differs"]
+    out = user("submit", "./unwaited.py:run", *differs, code=1)
+    assert "the checkpoint of step 1 was not saved: copies differ" in out
+    assert not user.events("unwaited-differs", "result") and not user.events("unwaited-differs", "checkpoint")
 
 
 @pytest.mark.slow
@@ -163,6 +192,7 @@ def test_a_workloads_parameters_are_told_by_a_host(user: Cli, here: Cli) -> None
         ("./small.py:walk", [], "small.py has no function 'walk'"),
         ("./small.py:NUMBER", [], "has no function 'NUMBER'"),
         ("./small.py:not_annotated", [], "must be annotated with its config, a frozen dataclass"),
+        ("./small.py:never_resumes", [], "never_resumes(config: small.Config, context)`"),
         ("./absent.py:run", [], "there is no file absent.py in"),
         ("../outside.py:run", [], "lies outside of"),
         ("pkg.absent:run", [], "there is no module 'pkg.absent'"),

@@ -200,16 +200,25 @@ def fenced_while_saving(context: Context) -> dict[str, Any]:
     return {"said": said, "latest": checkpoint.latest_step(context.storage)}
 
 
-def diverged(context: Context) -> dict[str, Any]:
-    """The last rank holds other copies of an array that lies on devices, and of one in host memory."""
+def diverged(context: Context, waits: bool) -> dict[str, Any]:
+    """The last rank holds other copies of an array that lies on devices, and of one in host memory.
+
+    Args:
+        waits: for its save; else it leaves that to the rank, as a workload that returns.
+    """
     events: list[Event] = []
-    context = dataclasses.replace(context, emit=events.append)
+    original, context = context, dataclasses.replace(context, emit=events.append)
     mesh = context.mesh({"host": context.num_ranks, "b": jax.local_device_count()})
     is_odd = context.rank == context.num_ranks - 1
     local = [jax.device_put(np.full(4, 1.0 + is_odd, np.float32), device) for device in jax.local_devices()]
     copies = jax.make_array_from_single_device_arrays((8,), NamedSharding(mesh, PartitionSpec("b")), local)
+    saver = checkpoint.Saver(context)
+    saver.save(1, {"w": copies, "history": np.full(3, 2.0 + is_odd), "good": np.ones(4)}, {})
     try:
-        checkpoint.save(context, 1, {"w": copies, "history": np.full(3, 2.0 + is_odd), "good": np.ones(4)}, {})
+        if waits:
+            saver.wait()
+        else:
+            original.finish_saves()
     except ReplicaDivergenceError as error:
         return {
             "said": str(error),

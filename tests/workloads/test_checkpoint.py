@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -376,6 +377,53 @@ def test_a_disk_that_is_full_while_the_state_is_copied_costs_the_step(
         other.save(2, _state(), {})
 
 
+# --- saves that nobody has waited for
+
+
+def test_a_save_of_any_saver_that_is_under_way_is_waited_for(
+    context: Context, events: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deliver = context.store.deliver
+
+    def slowly(name: str) -> Delivered:
+        time.sleep(0.3)
+        return deliver(name)
+
+    monkeypatch.setattr(context.store, "deliver", slowly)
+    first, second = checkpoint.Saver(context), checkpoint.Saver(context)
+    first.save(10, _state(), {})
+    second.save(20, _state(), {})  # it clears away what is unfinished, and so waits for the first
+    assert first.wait().rpartition("/")[2].startswith("step_00000010.")
+    assert context.saves_under_way
+    context.finish_saves()
+    assert [event["step"] for event in _of_type(events, "checkpoint")] == [10, 20]
+    told = len(events)
+    context.finish_saves()  # nothing is under way, and no phase is entered for it
+    assert len(events) == told and second.wait().rpartition("/")[2].startswith("step_00000020.")
+
+
+def test_a_save_that_nobody_has_waited_for_ends_as_in_mid_run(
+    context: Context, events: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saver = checkpoint.Saver(context)
+    with monkeypatch.context() as patched:
+        patched.setattr(context.store, "deliver", lambda name: (_ for _ in ()).throw(OSError(28, "No space left")))
+        saver.save(10, _state(), {})
+        context.finish_saves()  # a full disk costs the step, and is told
+    (failed,) = _of_type(events, "checkpoint-failed")
+    assert failed["step"] == 10 and "No space left" in failed["why"]
+    saver.save(20, _state(), {})
+    context.finish_saves()
+    saver.save(30, _state(), {})
+    monkeypatch.setattr(context.store, "commit", lambda *_: (_ for _ in ()).throw(FencedError("attempt 2 has begun")))
+    with pytest.raises(FencedError, match="attempt 2 has begun"):
+        saver.save(40, _state(), {})  # waits for 30 itself, and so
+    context.finish_saves()  # has nothing to add
+    saver.save(50, _state(), {})
+    with pytest.raises(FencedError, match="attempt 2 has begun"):
+        context.finish_saves()
+
+
 @pytest.mark.parametrize("full_on", [[0], [1]])
 def test_full_disk_on_one_host_costs_one_step_on_all(tmp_path: Path, full_on: list[int]) -> None:
     arguments = {"num_hosts": 2, "devices_per_host": 2, "folder": tmp_path, "full_on": full_on}
@@ -425,16 +473,17 @@ def test_a_namesake_of_the_same_number_is_fenced_too(context: Context) -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_hosts", "suspects", "history"),
+    ("num_hosts", "waits", "suspects", "history"),
     [
-        (2, [], "1 x (host-0/memory) against 1 x (host-1/memory); culprit unknown: no group is more than half"),
-        (3, ["host-2"], "2 x (host-0/memory, host-1/memory) against 1 x (host-2/memory); culprit: host-2/memory"),
+        (2, True, [], "1 x (host-0/memory) against 1 x (host-1/memory); culprit unknown: no group is more than half"),
+        (2, False, [], "1 x (host-0/memory) against 1 x (host-1/memory); culprit unknown: no group is more than half"),
+        (3, True, ["host-2"], "2 x (host-0/memory, host-1/memory) against 1 x (host-2/memory); culprit: host-2/memory"),
     ],
 )
 def test_copies_that_differ_are_not_saved_and_their_holders_are_told(
-    tmp_path: Path, num_hosts: int, suspects: list[str], history: str
+    tmp_path: Path, num_hosts: int, waits: bool, suspects: list[str], history: str
 ) -> None:
-    ranks = run_ranks(f"{PROGRAMS}:diverged", num_hosts=num_hosts, devices_per_host=2, folder=tmp_path)
+    ranks = run_ranks(f"{PROGRAMS}:diverged", num_hosts=num_hosts, devices_per_host=2, folder=tmp_path, waits=waits)
     for found in ranks:
         heading, *lines = found["said"].splitlines()
         assert heading == "the checkpoint of step 1 was not saved: copies differ, in 2 of 3 leaves:"

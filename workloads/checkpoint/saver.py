@@ -114,16 +114,17 @@ class Saver:
         check_storable(named_leaves(state))
         with self._context.phase("checkpoint"):
             started = time.perf_counter()
-            self.wait()
+            self._context.saves_under_way.wait()  # of another saver too: it would be cleared away as left unfinished
             self._context.agree(f"checkpoint {step}")
             name = self._begin(step)
             if name is None:
                 return
             under_way = self._copy(name, step, state, metadata, started)
         self._pending = self._thread.submit(self._finish, under_way)
+        self._context.saves_under_way.begin(self.wait)
 
     def wait(self) -> str:
-        """Waits until nothing is under way; call it before the workload ends.
+        """Waits until nothing is under way, as a rank does by itself when its workload returns.
 
         Returns:
             The path of the newest step that this saver has committed, or ''.
@@ -134,6 +135,7 @@ class Saver:
         """
         pending, self._pending = self._pending, None
         if pending:
+            self._context.saves_under_way.end(self.wait)
             pending.result(2 * SAVE_TIMEOUT_S)
         return self._newest
 
