@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from google.api_core.operation import Operation
 
-from cluster.errors import ClusterError
+from cluster.errors import ClusterError, NotGivenError
 from cluster.gcp_spec import GcpTpuProviderSpec
 from cluster.labels import CLUSTER, ID, USER, own_user
 from cluster.provider import Say
@@ -189,13 +189,14 @@ class TpuSlices:
             pause = min(pause * POLL_GROWTH, LAST_POLL_S)
 
     def _require_hope(self, slice_: Slice, incomplete_since: dict[str, float]) -> None:
-        """Raises ClusterError for a slice that is dead, refused, or stays in parts."""
+        """Raises ClusterError for a slice that is dead, refused, or stays in parts; NotGivenError if it never was."""
         if slice_.is_dead:
             elsewhere = self.cloud.elsewhere if slice_.is_short else ""
-            raise ClusterError(f"slice {slice_.name} is {slice_.state}{_because(slice_)}{elsewhere}")
+            error = ClusterError if slice_.node else NotGivenError
+            raise error(f"slice {slice_.name} is {slice_.state}{_because(slice_)}{elsewhere}")
         operation = self._operations.get(slice_.name)
         if slice_.state == ABSENT and operation is not None and (problem := self.cloud.failure(operation)):
-            raise ClusterError(f"slice {slice_.name} was refused: {problem}")
+            raise NotGivenError(f"slice {slice_.name} was refused: {problem}")
         if slice_.request in ("", "ACTIVE") and slice_.node and not self.is_ready(slice_):
             since = incomplete_since.setdefault(slice_.name, time.monotonic())
             if time.monotonic() - since > WHOLE_TIMEOUT_S:

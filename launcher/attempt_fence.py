@@ -1,8 +1,9 @@
 """Before an attempt begins: every older one is shut out of the job's storage."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from ray.exceptions import RayError, RayTaskError
 
@@ -10,6 +11,7 @@ from launcher.keeper import Claim
 from workloads.fence import write_fence
 from workloads.storage.folders import find_folders
 
+T = TypeVar("T")
 FENCE_TIMEOUT_S = 120.0  # it may have to wait for the commit of an older attempt
 
 
@@ -29,7 +31,8 @@ async def shut_out_older(claim: Claim, keeper: Any | None, saved_step: int | Non
         saved_step: of the newest checkpoint that counts, as the job's record has it; None: there is none.
 
     Raises:
-        StorageError: there is no checkpoint where there was one, it cannot be written, or the keeper does not answer.
+        StorageError: there is no checkpoint where there was one, it cannot be written, or it or the keeper does not
+            answer.
         RayError: the keeper is gone.
     """
     try:
@@ -52,15 +55,27 @@ async def shut_out_older(claim: Claim, keeper: Any | None, saved_step: int | Non
 async def _found(claim: Claim, keeper: Any | None) -> Sequence[Any]:
     """All steps that are there, damaged ones too."""
     if keeper is None:
-        return await asyncio.to_thread(find_folders, claim.storage)
+        return await _in_time(find_folders, claim.storage)
     return list(await _answer(keeper.find.remote(claim.storage)))
 
 
 async def _write(claim: Claim, keeper: Any | None) -> None:
     if keeper is None:
-        await asyncio.to_thread(write_fence, claim.storage, claim.attempt, claim.attempt_id)
+        await _in_time(write_fence, claim.storage, claim.attempt, claim.attempt_id)
     else:
         await _answer(keeper.fence.remote(claim))
+
+
+async def _in_time(function: Callable[..., T], *arguments: Any) -> T:
+    """Runs it in a thread of its own: a storage that hangs (NFS) keeps it, and those that all share are few."""
+    thread = ThreadPoolExecutor(1)
+    try:
+        asked = asyncio.get_running_loop().run_in_executor(thread, function, *arguments)
+        return await asyncio.wait_for(asked, FENCE_TIMEOUT_S)
+    except TimeoutError:
+        raise TimeoutError(f"it did not answer within {FENCE_TIMEOUT_S:g} s") from None
+    finally:
+        thread.shutdown(wait=False)
 
 
 async def _answer(asked: Awaitable[Any]) -> Any:

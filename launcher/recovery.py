@@ -7,6 +7,8 @@ import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+MAX_WITHOUT_PROGRESS = 3
+
 
 class Cause(enum.StrEnum):
     """Why an attempt ended, as far as it matters for what comes next."""
@@ -32,14 +34,15 @@ class Policy:
     Attributes:
         max_failures: restarts after failures, in all.
         max_preemptions: restarts after lost hosts, in all.
-        max_without_progress: attempts in a row that ended by a failure and got no further than those before.
+        max_without_progress: attempts in a row that ended by a failure and got no further than those before; None:
+            nobody knows how far they come, as of a command, which reports no steps.
         on_divergence: what to do when copies differ.
         wait_for_hosts_s: how long to wait for hosts when too few are there.
     """
 
     max_failures: int = 3
     max_preemptions: int = 10
-    max_without_progress: int = 3
+    max_without_progress: int | None = MAX_WITHOUT_PROGRESS
     on_divergence: OnDivergence = OnDivergence.RESTORE
     wait_for_hosts_s: float = 60.0
 
@@ -190,7 +193,7 @@ def _over_budget(ends: Sequence[AttemptEnd], policy: Policy) -> str:
         return f"hosts were lost {preemptions} times (--max-preemptions {policy.max_preemptions})" if over else ""
     if failures > policy.max_failures:
         return f"it failed {failures} time(s) (--max-failures {policy.max_failures})"
-    if stuck >= policy.max_without_progress:
+    if policy.max_without_progress is not None and stuck >= policy.max_without_progress:
         return f"{stuck} attempts in a row failed and got no further than step {best}: the next would too"
     return ""
 

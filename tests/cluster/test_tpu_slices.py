@@ -16,7 +16,7 @@ pytest.importorskip("google.cloud.tpu_v2", reason="the extra gcp is not installe
 
 from cluster import gcp_tpu_provider, tpu_cloud, tpu_delete, tpu_plan, tpu_slices, tpu_zones
 from cluster.accelerators import Accelerator
-from cluster.errors import ClusterError
+from cluster.errors import ClusterError, NotGivenError
 from cluster.gcp_spec import GcpTpuProviderSpec
 from cluster.gcp_tpu_provider import GcpTpuProvider
 from cluster.leftovers import leftovers, request_id
@@ -313,7 +313,7 @@ def test_a_request_that_fails_while_it_is_waited_for_says_why(zone: Zone) -> Non
     provider = zone.provider()
     provider.slices.ask_for({}, zone.said.append)
     zone.fake.fail("pod-1", 8, "There is no more capacity in the zone")
-    with pytest.raises(ClusterError, match="slice pod-1 is FAILED: There is no more capacity") as failed:
+    with pytest.raises(NotGivenError, match="slice pod-1 is FAILED: There is no more capacity") as failed:
         provider.slices.wait(zone.said.append)
     assert "the zone has none free" in str(failed.value)
     assert "us-central2-b has v4-16; no other zone that answers has it" in str(failed.value)
@@ -325,7 +325,7 @@ def test_a_request_that_is_refused_after_its_answer_says_why(zone: Zone) -> None
     provider = zone.provider()
     provider.slices.ask_for({}, zone.said.append)
     zone.fake.refuse_operation(7, "service account vm@x does not exist or cannot be used")
-    with pytest.raises(ClusterError, match=r"slice pod-1 was refused: .*vm@x does not exist"):
+    with pytest.raises(NotGivenError, match=r"slice pod-1 was refused: .*vm@x does not exist"):
         provider.slices.wait(zone.said.append)
 
 

@@ -1,6 +1,7 @@
 """Shutting out older attempts: what of a failure is the storage's, and what a host's."""
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,18 @@ def test_a_keeper_that_does_not_answer_is_the_storage(tmp_path: Path, monkeypatc
     monkeypatch.setattr("launcher.attempt_fence.FENCE_TIMEOUT_S", 0.1)
     with pytest.raises(StorageError, match="the keeper of checkpoints on the head did not answer within"):
         shut_out(tmp_path, Slow())
+
+
+def test_a_shared_storage_that_hangs_is_told_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """As NFS does whose server is gone."""
+    back = threading.Event()
+    request.addfinalizer(back.set)
+    monkeypatch.setattr("launcher.attempt_fence.FENCE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("launcher.attempt_fence.write_fence", lambda *_: back.wait())
+    with pytest.raises(StorageError, match=f"the storage {tmp_path}.* did not answer within 0.1 s"):
+        shut_out(tmp_path, None)
 
 
 def test_a_keeper_that_is_gone_is_a_lost_host(tmp_path: Path) -> None:

@@ -44,6 +44,13 @@ def test_three_failures_at_the_same_step_are_a_deterministic_bug() -> None:
     assert isinstance(end, Stop) and "no further than step 5" in end.why
 
 
+def test_of_a_command_that_tells_no_steps_nobody_says_that_it_came_no_further() -> None:
+    policy = Policy(max_failures=10, max_without_progress=None)
+    assert isinstance(after(*[failed(0)] * 10, policy=policy), Retry)
+    end = after(*[failed(0)] * 11, policy=policy)
+    assert isinstance(end, Stop) and "--max-failures 10" in end.why
+
+
 def test_progress_starts_the_count_anew() -> None:
     policy = Policy(max_failures=100)
     assert isinstance(after(*map(failed, (5, 5, 6, 6)), policy=policy), Retry)
