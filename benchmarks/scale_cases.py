@@ -267,7 +267,7 @@ def judging_machines(num_hosts: int, folder: Path) -> Step:
             host=host, home="/h", address=host, hostname=host, resolves_to=(host,), clock_skew_s=0.0,
             free_bytes=2**40, free_shm_bytes=2**40, writable="", machine="x86_64", system="Linux",
             python={"version": "3.12", "packages": packages}, uv="", environments={}, cluster=None, processes=(),
-            container=None,
+            container=None, others=(),
         )
         for host in names(num_hosts)
     ]  # fmt: skip

@@ -26,7 +26,7 @@ class Farewell:
         cluster_id: which of that name.
         ended: local time on the head, ISO 8601.
         why: `after 30m without a job`.
-        jobs: `{name: {"state", "message"}}` of all that were submitted since it came up.
+        jobs: `{name: {"job_id", "state", "message"}}` of all that were submitted since it came up.
         left: one line for each thing that could not be ended.
     """
 
@@ -45,6 +45,18 @@ class Farewell:
         """What it has done, to go on after its name, in the reader's own time."""
         at = datetime.datetime.fromisoformat(self.ended).astimezone()
         return "\n  ".join([f"took itself down at {at:%H:%M} on {at:%d %B}, {self.why}", *self.left])
+
+    def end_of(self, name: str, job_id: str) -> dict[str, str]:
+        """State and message of a job; nothing of one that it does not tell of, or of another of that name.
+
+        Args:
+            name: of the job.
+            job_id: its id; '': whichever has the name.
+        """
+        end = self.jobs.get(name, {})
+        if job_id and end.get("job_id", job_id) != job_id:
+            return {}
+        return {key: value for key, value in end.items() if key != "job_id"}
 
     @classmethod
     def now(cls, cluster: Cluster, why: str, jobs: Mapping[str, Mapping[str, str]]) -> "Farewell":

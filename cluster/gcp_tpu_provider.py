@@ -152,6 +152,12 @@ class GcpTpuProvider:
             self.slices.remember(self._made_by)
         return attached
 
+    def purge_problem(self) -> str:
+        if not self.provider.adopt:
+            return ""  # the machines go
+        self._machines = self._machines or self._reach(self.slices.now())
+        return self.machines.purge_problem()
+
     def delete(self, code: Code, *, purge: bool = False) -> list[str]:
         try:
             if self.provider.adopt:

@@ -40,6 +40,7 @@ def main(name, host, python, marker):
                 "uv": shutil.which("uv") or "",
                 "environments": environments(home),
                 "cluster": left_of(home, name),
+                "others": others_up(home, name),
                 "processes": our_processes(marker),
             }
         )
@@ -184,6 +185,14 @@ def left_of(home, name):
         "cluster_id": (read_json(os.path.join(folder, "request.json")) or {}).get("cluster_id"),
         "holder_lives": start_time(holder.get("pid", -1)) == holder.get("started"),
     }
+
+
+def others_up(home, name):
+    """Other clusters that use our folder; one that has no holder yet is being brought up."""
+    base = os.path.join(home, "clusters")
+    names = os.listdir(base) if os.path.isdir(base) else []
+    found = {other: left_of(home, other) for other in names if other != name}
+    return sorted(other for other, left in found.items() if left is not None and left["holder_lives"])
 
 
 def read_json(path):

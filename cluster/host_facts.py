@@ -28,6 +28,7 @@ class MachineFacts:
         uv: where it is there, or ''.
         environments: that we have made there: `{key: interpreter}`.
         cluster: what an earlier cluster of this name has left: `record`, `cluster_id`, `holder_lives`; None: nothing.
+        others: names of other clusters that use our folder there: they are up, or are being brought up.
         processes: of clusters of ours that no holder holds: `pid`, `age_s`, `cluster_id`, `command`.
     """
 
@@ -47,14 +48,16 @@ class MachineFacts:
     uv: str
     environments: Mapping[str, str]
     cluster: Mapping[str, Any] | None
+    others: tuple[str, ...]
     processes: tuple[Mapping[str, Any], ...]
 
     @classmethod
     def from_json(cls, host: str, value: Mapping[str, Any], clock: float) -> "MachineFacts":
         """From the check's answer; `clock` is this machine's when it came."""
         rest = {key: found for key, found in value.items() if key not in ("clock", "address")}
+        rest |= {key: tuple(rest[key]) for key in ("resolves_to", "others", "processes")}
         return cls(
-            **{**rest, "resolves_to": tuple(rest["resolves_to"]), "processes": tuple(rest["processes"])},
+            **rest,
             host=host,
             address=(value["address"] or [""])[0],
             clock_skew_s=value["clock"] - clock,

@@ -15,7 +15,7 @@ from cluster.machine import LOOPBACK, HostRequest, Request, ray_environment
 from cluster.place_code import Code
 from cluster.plan import Action, host_actions
 from cluster.provider import Say, Trouble
-from cluster.record import Cluster, Host, cluster_folder, short_folder
+from cluster.record import Cluster, Host, cluster_folder, home, short_folder
 from cluster.slices import emulated_place
 from cluster.spec import ClusterSpec
 
@@ -108,6 +108,12 @@ class LocalProvider:
 
     def attach(self, cluster: Cluster) -> Cluster:
         return cluster
+
+    def purge_problem(self) -> str:
+        return (
+            "--purge is for hosts over ssh: emulated ones are this machine, whose state folder is every cluster's; "
+            f"`down` without it, and what scripts have saved on them lies in {home() / 'saved'}, to be removed by hand"
+        )
 
     def delete(self, code: Code, *, purge: bool = False) -> list[str]:
         return machine.remove(self.spec.name)

@@ -130,12 +130,21 @@ class Provider(Protocol):
         """
         ...
 
+    def purge_problem(self) -> str:
+        """Why `delete` with `purge` must not be begun; '' if it may. It may ask the hosts, and changes nothing.
+
+        Raises:
+            ClusterError: a cloud cannot be asked where they are.
+        """
+        ...
+
     def delete(self, code: Code, *, purge: bool = False) -> list[str]:
         """Ends every process of the cluster and removes what it wrote outside jobs and checkpoints.
 
         Args:
             code: as for `create`.
-            purge: remove from the hosts all that was ever written there by us, jobs, checkpoints and environments too.
+            purge: remove from the hosts all that was ever written there by us, jobs, checkpoints, what scripts have
+                saved and environments too; where another cluster uses our folder by now it stays, with a line.
 
         Returns:
             One line for each thing that had to be forced, or could not be done; empty after a clean end.

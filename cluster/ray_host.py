@@ -56,7 +56,7 @@ def remove(folder: str, cluster_id: str, actors: list[int], purge: str) -> list[
         folder: of the cluster.
         cluster_id: that its processes carry.
         actors: their pids.
-        purge: a folder to remove as well, or "".
+        purge: our whole folder there, to be removed too unless another cluster has something in it; or "".
 
     Returns:
         A line for each thing that could not be done.
@@ -68,11 +68,15 @@ def remove(folder: str, cluster_id: str, actors: list[int], purge: str) -> list[
     while (marked := marked_processes(cluster_id)) and time.monotonic() < deadline:
         time.sleep(0.05)  # the kernel ends them with their agents
     end_processes(marked)
-    shutil.rmtree(purge or folder, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    others = sorted(os.listdir(os.path.dirname(folder))) if purge and os.path.isdir(os.path.dirname(folder)) else []
+    if purge and not others:
+        shutil.rmtree(purge, ignore_errors=True)
     for parent in Path(folder).parents[:4]:  # up to ~/.spmd-launch
         with contextlib.suppress(OSError):  # something of another cluster is in it
             parent.rmdir()
-    return [f"actor process {pid} has not ended" for pid in left]
+    stays = [f"all of {purge} stays: {', '.join(others)} has a folder in it, and may be up"] if others else []
+    return [*(f"actor process {pid} has not ended" for pid in left), *stays]
 
 
 def _is_actor(pid: int) -> bool:

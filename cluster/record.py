@@ -15,6 +15,7 @@ $SPMD_LAUNCH_HOME (~/.spmd-launch)
     locks/NAME              held while a command brings NAME up, see launcher.up_lock
     places.json             where clouds were ever used, see cluster.leftovers
     jobs/JOB/               stays, see launcher.job_folder
+    saved/HOST/JOB.ID/      stays: what a script has saved on that host, see launcher.script_saves
 """
 
 import dataclasses

@@ -5,6 +5,7 @@ import json
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from cluster.ssh import CommandError, Ssh, SshError, let_go
 CHECK_TIMEOUT_S = 90.0
 START_TIMEOUT_S = 150.0
 REMOVE_TIMEOUT_S = 60.0
+PURGE_TIMEOUT_S = 600.0  # years of checkpoints
 SETTLE_TIMEOUT_S = 30.0
 REMOVE_TRIES = 4
 REMOVE_PAUSE_S = 2.0
@@ -191,8 +193,21 @@ class RemoteMachine:
             with contextlib.suppress(SshError):
                 self.remove(code, purge=False)
 
+    def other_clusters(self) -> tuple[str, ...]:
+        """Names of other clusters that are up in our folder there, or are being brought up, as it is now.
+
+        Raises:
+            SshError: it cannot be reached.
+        """
+        self._facts = self._failure = None
+        try:
+            return self.look().others
+        except SshError:
+            self._failure = None  # only `up` goes by that: `remove` is to try again, and to say that it cannot
+            raise
+
     def remove(self, code: Code, purge: bool) -> list[str]:
-        """Ends what the cluster has there, and with `purge` removes our whole folder.
+        """Ends what the cluster has there, and with `purge` removes our whole folder, unless another cluster uses it.
 
         Raises:
             SshError: it cannot be reached.
@@ -203,8 +218,19 @@ class RemoteMachine:
         forced = self._remove_surely(code) if self.look().cluster is not None or self._python else []
         self._cleaned = True
         if purge:
-            self.ssh.run(["rm", "-rf", "--", self.known.home], timeout_s=REMOVE_TIMEOUT_S)
+            forced += self._purge()
         return [f"{self.host}: {line}" for line in forced]
+
+    def _purge(self) -> list[str]:
+        """Removes our whole folder, and those above it that nothing of ours is in any more."""
+        if others := self.other_clusters():  # it has come up only now: who has asked was told of others before
+            return [f"{in_use(self.known.home, others)}, so all of it stays"]
+        folder = Path(self.known.home)
+        self.ssh.run(["rm", "-rf", "--", str(folder)], timeout_s=PURGE_TIMEOUT_S)
+        for parent in (folder.parent, folder.parent.parent):
+            with contextlib.suppress(CommandError):  # of a client's, or of a host by another name
+                self.ssh.run(["rmdir", "--", str(parent)])
+        return []
 
     def _remove_surely(self, code: Code) -> list[str]:
         """What was begun there may be removing itself at this moment, with the code that we have just put beside it."""
@@ -221,6 +247,11 @@ class RemoteMachine:
         if container := self._container():
             container.remove(self.ssh)
         return forced
+
+
+def in_use(folder: str, others: Sequence[str]) -> str:
+    """That other clusters use our folder on a machine."""
+    return f"cluster {others[0]} uses {folder}" if len(others) == 1 else f"clusters {', '.join(others)} use {folder}"
 
 
 def _line(value: Any) -> bytes:

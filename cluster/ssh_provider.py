@@ -25,7 +25,7 @@ from cluster.plan import Action, host_actions
 from cluster.provider import Say, Trouble
 from cluster.record import Cluster, Host, cluster_folder, home, short_folder
 from cluster.remote_host import record_of, rejoin, request_of
-from cluster.remote_machine import RemoteMachine
+from cluster.remote_machine import RemoteMachine, in_use
 from cluster.spec import ClusterSpec, SshProviderSpec
 from cluster.ssh import Ssh, SshError
 from cluster.tunnel import Tunnel, client_run_folder, make_run_folder
@@ -124,6 +124,19 @@ class SshProvider:
         each(self.machines, RemoteMachine.settle)
         attached.save()
         return attached
+
+    def purge_problem(self) -> str:
+        make_run_folder(self._links)
+
+        def look(machine: RemoteMachine) -> str:
+            try:
+                others = machine.other_clusters()
+            except SshError:  # `delete` says so
+                return ""
+            return f"on {machine.host}, {in_use(machine.known.home, others)}" if others else ""
+
+        found = [line for line in each(self.machines, look) if line]
+        return f"--purge would take from other clusters what they use: {'; '.join(found)}" if found else ""
 
     def delete(self, code: Code, *, purge: bool = False) -> list[str]:
         left, reached = self.end(code, purge=purge)

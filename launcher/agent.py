@@ -35,12 +35,13 @@ from launcher.host_sockets import HostSockets, look_at_sockets
 from launcher.host_starts import HostStarts
 from launcher.host_templates import HostTemplates
 from launcher.job_environment import JobEnvironment
+from launcher.left_files import LeftFiles, list_files, read_piece, set_aside
 from launcher.notices import Notice
-from launcher.outputs import read_piece
 from launcher.process_watch import end_with_raylet
 from launcher.rank.black_box import read_black_box
 from launcher.rank_process import RankProcess, keep
 from launcher.requirements import Requirements
+from launcher.script_saves import Saves, look_at_saves, saves_folder
 from launcher.stacks import take_stacks
 from launcher.user_process import inspect, user_folder
 from workloads.processor import processor_name
@@ -164,6 +165,10 @@ class Agent:
         if remove:
             await asyncio.to_thread(path.unlink)
         return text
+
+    async def saves(self, storage: str) -> Saves:
+        """What this host has of the saves of a script, whose job has this storage."""
+        return await asyncio.to_thread(look_at_saves, saves_folder(self.folder.name, storage))
 
     # -- template
 
@@ -327,23 +332,27 @@ class Agent:
         """Interrupts the rank, if it is in that call."""
         self.attempts[attempt_id].calls.interrupt(number)
 
-    async def collect(self, attempt_id: str) -> dict[str, int]:
-        """Files that the rank left: `{path relative to its output folder: bytes}`."""
-        folder = self.attempts[attempt_id].output
-        return {
-            path.relative_to(folder).as_posix(): path.stat().st_size
-            for path in sorted(folder.rglob("*"))
-            if path.is_file()
-        }
+    async def collect(self, attempt_id: str) -> LeftFiles:
+        """Files that the rank left in its output folder."""
+        return await asyncio.to_thread(list_files, self.attempts[attempt_id].output)
 
     async def read(self, attempt_id: str, path: str, offset: int, length: int) -> bytes:
         """A piece of a file that `collect` named."""
         return await asyncio.to_thread(read_piece, self.attempts[attempt_id].output / path, offset, length)
 
+    async def keep_output(self, attempt_id: str, fetched: list[str]) -> str:
+        """Keeps what the rank left, but for files that were fetched, when the attempt is forgotten; returns where."""
+        attempt = self.attempts[attempt_id]
+        attempt.keeps_output = True  # if it cannot be moved, or not soon, it stays where it is
+        place = await asyncio.to_thread(set_aside, attempt.output, self.folder / "left" / attempt_id, fetched)
+        attempt.keeps_output = False
+        return place
+
     async def forget(self, attempt_id: str) -> None:
-        """Removes what an attempt left on this host."""
-        self.attempts.pop(attempt_id, None)
-        await asyncio.to_thread(shutil.rmtree, self.folder / "attempts" / attempt_id, ignore_errors=True)
+        """Removes what an attempt left on this host, and is not to be kept."""
+        attempt = self.attempts.pop(attempt_id, None)
+        if attempt is None or not attempt.keeps_output:
+            await asyncio.to_thread(shutil.rmtree, self.folder / "attempts" / attempt_id, ignore_errors=True)
 
     async def forget_steps(self, storage: str) -> None:
         """Removes this host's copies of a job's checkpoints, where the head has them all."""

@@ -16,18 +16,17 @@ from cluster.slices import slice_problems
 from cluster.spec import ClusterSpec
 from launcher.attempt import HostFacts
 from launcher.code_copy import CodeFile, read_code, source_root
+from launcher.drain import drain
 from launcher.errors import FailureError, UserError
 from launcher.go_on import go_on
 from launcher.job_folder import all_jobs, jobs_folder, settle_lost_jobs, unfinished_jobs
 from launcher.mend import lost_hosts, mend
 from launcher.parity import Difference, compare
-from launcher.protocol import Connection
-from launcher.record_copy import refresh
 from launcher.sending import packed
 from launcher.starter import Starter
 from launcher.up_lock import alone
 from launcher.version_skew import digest_launcher, require_same_launcher
-from launcher.went_down import last_words, went_down
+from launcher.went_down import last_words
 
 DIED = "the cluster died while the job ran"
 
@@ -97,23 +96,25 @@ def _begin(provider: Provider, spec: ClusterSpec, files: Sequence[CodeFile], say
 
 
 def down(name: str, *, force: bool, say: Say, purge: bool = False) -> list[str]:
-    """Ends a cluster; job records and checkpoints stay.
+    """Ends a cluster; job records, checkpoints and what scripts have saved stay.
 
     Args:
         name: of the cluster.
         force: end jobs that run as CANCELLED, and forget hosts that cannot be reached, but for those that cost money.
         say: receives one line for each step.
-        purge: remove from its hosts all that was ever written there, checkpoints too.
+        purge: remove from its hosts all that was ever written there, that too.
 
     Returns:
         What had to be forced or could not be done, one line each.
 
     Raises:
-        UserError: no such cluster, or jobs run and `force` is not set.
-        FailureError: its head, or another host, cannot be reached, and `force` is not set; or what costs money may be
-            there still.
+        UserError: no such cluster, jobs run and `force` is not set, or `purge` cannot be done.
+        FailureError: its head, or another host, cannot be reached, or its jobs' records cannot be had in full, and
+            `force` is not set; or what costs money may be there still.
         ClusterError: another version has brought it up, so that it cannot be asked for jobs, and `force` is not set.
     """
+    if purge:
+        require_purge(name)
     if name not in cluster_names() and (farewell := kept_farewell(name)):
         forget(name)
         return [str(farewell)]
@@ -125,7 +126,7 @@ def down(name: str, *, force: bool, say: Say, purge: bool = False) -> list[str]:
             raise
         cluster = None
     if cluster is not None:
-        _drain(cluster, force, say)
+        drain(cluster, lambda: _find(cluster.spec), say, force=force)
     files = read_code(source_root())
     spec = load_spec(name)
     with contextlib.closing(provider_for(spec)) as provider:
@@ -145,12 +146,39 @@ def down(name: str, *, force: bool, say: Say, purge: bool = False) -> list[str]:
     return left
 
 
+def _find(spec: ClusterSpec) -> Cluster | None:
+    """What is up of that name on its hosts, looked at anew."""
+    with contextlib.closing(provider_for(spec)) as provider:
+        return provider.find()
+
+
 def _still_billed(name: str) -> str:
     return (
         f"cluster {name!r} is not down, and what costs money may be there still, so its record stays, --force or not: "
         f"`spmd-launch down {name}` again; only where its cloud's own console shows nothing of it, remove "
         f"{cluster_folder(name)} by hand"
     )
+
+
+def require_purge(name: str) -> None:
+    """Refuses `down --purge` where it cannot do what it says, before anything is taken down.
+
+    Raises:
+        UserError: why.
+        FailureError: its cloud cannot be asked where its hosts are.
+        ClusterError: another version has brought it up.
+    """
+    if name not in cluster_names() and (farewell := kept_farewell(name)):
+        again = "its hosts are not known here any more: `up` of its file, then `down --purge`"
+        raise UserError(f"--purge: {farewell.sentence.splitlines()[0]}, and {again}")
+    require_known(name)
+    with contextlib.closing(provider_for(load_spec(name))) as provider:
+        try:
+            problem = provider.purge_problem()
+        except ClusterError as error:
+            raise FailureError(str(error)) from error
+    if problem:
+        raise UserError(problem)
 
 
 def require_known(name: str) -> None:
@@ -162,38 +190,6 @@ def require_known(name: str) -> None:
     if name not in cluster_names():
         known = ", ".join(cluster_names()) or "there is none"
         raise UserError(f"no cluster {name!r} (known: {known})")
-
-
-def _drain(cluster: Cluster, force: bool, say: Say) -> None:
-    """Ends the jobs that run, if that is asked for, and takes the records of all.
-
-    Raises:
-        FailureError: the head cannot be reached, and `force` is not set.
-    """
-    if not force:
-        _require_way(cluster)
-    if not cluster.alive():
-        if farewell := went_down(cluster):
-            say(str(farewell))
-        return
-    try:
-        with Connection(cluster.socket) as connection:
-            for job in connection.ask({"op": "drain", "force": force})["cancelled"]:
-                say(f"cancelled job {job}")
-        refresh(cluster)
-    except FailureError as error:
-        if farewell := went_down(cluster):
-            say(str(farewell))
-            return
-        if not force:
-            _require_way(cluster)  # it may have been lost only now
-        say(f"{error}; ending the cluster all the same")
-
-
-def _require_way(cluster: Cluster) -> None:
-    if (problem := cluster.problem()) and went_down(cluster) is None:
-        unknown = f"whether jobs run on {cluster.name!r} is not known"
-        raise FailureError(f"{problem}; {unknown}: --force ends what can be reached")
 
 
 def find_existing(provider: Provider, spec: ClusterSpec) -> Cluster | None:

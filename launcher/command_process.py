@@ -15,6 +15,7 @@ from typing import Protocol
 from launcher.attempt import RankTask
 from launcher.command import FOLDER, NoProgramError, interpreter_words, is_python
 from launcher.rank_process import Exit, RankProcess, keep
+from launcher.script_saves import saves_folder
 from launcher.written_files import note_unpacked
 
 MAX_OUTPUT = 2**20
@@ -64,7 +65,7 @@ async def start_command(
     await asyncio.to_thread(unpack_folder, host / "files" / digest / name, work)
     await asyncio.to_thread(note_unpacked, work)
     (output / "results").mkdir(parents=True, exist_ok=True)
-    storage = str(host / "storage" / Path(task.storage).name) if task.own_disk else task.storage
+    storage = str(saves_folder(host.name, task.storage)) if task.own_disk else task.storage
     if "://" not in storage:
         Path(storage).mkdir(parents=True, exist_ok=True)
     words, follows = rank_words(task.command.words, code, str(own.python) if own else sys.executable)

@@ -12,7 +12,7 @@ from cluster.prices import Quote, quotes_of, total
 from cluster.provider import Provider, provider_for
 from cluster.record import Cluster, cluster_names, load_spec
 from cluster.spec import ClusterSpec
-from launcher.bringup import find_existing, require_free_name, require_known, require_same_request
+from launcher.bringup import find_existing, require_free_name, require_known, require_purge, require_same_request
 from launcher.code_copy import read_code, source_root
 from launcher.errors import FailureError
 from launcher.job_folder import unfinished_jobs
@@ -20,6 +20,8 @@ from launcher.mend import lost_hosts
 from launcher.record_copy import refresh
 from launcher.version_skew import require_same_launcher
 from launcher.went_down import went_down
+
+PURGED = "all of ours goes from its hosts: job records, checkpoints and what scripts have saved there, environments"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -114,15 +116,21 @@ def _plan_mend(provider: Provider, existing: Cluster) -> tuple[list[Action], str
     return [*kept, *mending], note
 
 
-def plan_down(name: str) -> Plan:
+def plan_down(name: str, *, purge: bool = False) -> Plan:
     """What `launcher.bringup.down` would do.
 
+    Args:
+        name: of the cluster.
+        purge: as there.
+
     Raises:
-        UserError: no such cluster.
+        UserError: no such cluster, or `purge` cannot be done.
         ClusterConfigError: a mistake in the user's price table.
         FailureError: what is there cannot be asked.
         ClusterError: another version of this code has written its record.
     """
+    if purge:
+        require_purge(name)
     if name not in cluster_names() and (farewell := kept_farewell(name)):
         return Plan(command="down", cluster=name, actions=(), is_paid=False, quotes=(), notes=[str(farewell)])
     require_known(name)
@@ -132,7 +140,7 @@ def plan_down(name: str) -> Plan:
             actions = provider.plan_down()
         except ClusterError as error:
             raise FailureError(str(error)) from error
-    plan = _plan("down", spec, actions, _jobs_in_the_way(name))
+    plan = _plan("down", spec, actions, [*_jobs_in_the_way(name), *([PURGED] if purge else [])])
     if not spec.provider.is_paid or any(action.verb == "delete" for action in actions):
         return plan
     return dataclasses.replace(plan, quotes=(), notes=[*plan.notes, _not_ended(spec, actions)])

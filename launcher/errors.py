@@ -11,3 +11,7 @@ class FailureError(Exception):
     """Something that should have worked did not. Says what, on which host and rank, and what to do."""
 
     exit_code = 1
+
+
+class NoAnswerError(FailureError):
+    """A cluster's supervisor does not answer, or its answer breaks off: it may have ended, and be started again."""

@@ -25,33 +25,36 @@ def go_on(cluster: Cluster, jobs: Sequence[str], say: Say) -> None:
         say: receives a line for each.
     """
     for name in jobs:
-        state = _last_known(cluster, name)
-        if state.ended:
-            say(f"job {name} had ended before: {state}; its results were on the machines that are gone")
+        copy = _copy_of(cluster, name)
+        if copy is not None and copy.state().ended:
+            say(f"job {name} had ended before: {copy.state()}; its results were on the machines that are gone")
             continue
+        if copy is not None:  # nothing runs it, and only a job that has ended can be resumed
+            copy.write_job(copy.job() | {"state": JobState.FAILED, "message": LOST})
         try:
             send(dataclasses.replace(prepare_resume(name, {}, cluster.name), lost=LOST), wait=True)
         except (UserError, FailureError) as error:
             say(f"! job {name} does not go on: {error}")
-        else:
-            say(f"job {name} goes on from its newest good checkpoint")
+            continue
+        if copy is None:
+            _forget_lines(name)
+        say(f"job {name} goes on from its newest good checkpoint")
 
 
-def _last_known(cluster: Cluster, name: str) -> JobState:
-    """How the job stood when its machines were lost, as the storage has it; the record here is then the same.
+def _copy_of(cluster: Cluster, name: str) -> JobFolder | None:
+    """The job's record as the storage has it, from which the new head starts; the one here is then the same.
 
-    A record here may be newer or older than the one that the new head starts from, and is copied anew where the storage
-    cannot be reached from here, or has a damaged one.
+    None where the storage cannot be reached from here, or has none, or a damaged one.
     """
-    folder = JobFolder(jobs_folder() / name)
-    found = None
     with contextlib.suppress(OSError, ImportError, FailureError):
-        found = fetch_record(storage_root(cluster.spec.storage_path), name, replace=True)
-    if found is None:
-        for file in LINES:
-            (folder.path / file).unlink(missing_ok=True)
-        return JobState.RUNNING
-    state = found.state()
-    if not state.ended:  # nothing runs it, and only a job that has ended can be resumed
-        found.write_job(found.job() | {"state": JobState.FAILED, "message": LOST})
-    return state
+        return fetch_record(storage_root(cluster.spec.storage_path), name, replace=True)
+    return None
+
+
+def _forget_lines(name: str) -> None:
+    """Has what is here of a job copied anew: it may be newer or older than what the new head has started from.
+
+    Only once that head has the job: until then what is here may be all that there is.
+    """
+    for file in LINES:
+        (jobs_folder() / name / file).unlink(missing_ok=True)

@@ -43,6 +43,9 @@ class HostAttempt:
         process: of the rank.
         folder: made; for logs and output.
         copies: answers what the rank asks of its checkpoints; None: they go to a place that all hosts share.
+
+    Attributes:
+        keeps_output: whether files that were not fetched are in its folder, which so must stay.
     """
 
     def __init__(self, task: RankTask, process: RankProcess, folder: Path, copies: HostCopies | None = None):
@@ -51,6 +54,7 @@ class HostAttempt:
         self.process = process
         self.folder = folder
         self.output = folder / "output"
+        self.keeps_output = False
         self.log = folder / "rank.log"
         self.black_box = folder / "launches"
         self._oom = OomWatch()

@@ -21,6 +21,8 @@ from workloads.params import file_params, function_params
 from workloads.registry import WORKLOADS, checked_config
 from workloads.target import parse_target
 
+HOST = "host:"  # before a path on the hosts
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Inputs:
@@ -76,6 +78,18 @@ def find_inputs(
     return Inputs(config=seen["config"], settings=dict(settings), files=files, paths=paths)
 
 
+def settings_again(workload: str, settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings of a job on record as its user gave them, to be checked again: what they name of files is not here.
+
+    Args:
+        workload: as submitted.
+        settings: of the record, where a file of the hosts is a path without `host:`.
+    """
+    files = file_params(WORKLOADS[workload].config_class()) if workload in WORKLOADS else {}
+    on_hosts = {param: f"{HOST}{text}" for param, text in settings.items() if param in files and "://" not in text}
+    return {**settings, **on_hosts}
+
+
 def kept_inputs(folder: JobFolder, spec: JobSpec, given: Collection[str]) -> dict[str, Path]:
     """Where a job's record has the files that the job was given, by the parameter that names them.
 
@@ -87,17 +101,31 @@ def kept_inputs(folder: JobFolder, spec: JobSpec, given: Collection[str]) -> dic
     Raises:
         UserError: a file is not there, or not what it was.
     """
-    kept = {param: folder.path / "inputs" / file.sha256 / file.name for param, file in spec.files.items()}
-    for param, path in kept.items():
-        expected = spec.files[param].sha256
-        found = sha256_of(path) if path.is_file() else "nothing"
-        if param not in given and found != expected:
-            anew = "" if param in NO_PARAMETERS else f", or give it anew: --set {param}=FILE"
-            raise UserError(
-                f"--resume {spec.name}: the record has not the {param} that the job was given: {path} should have "
-                f"sha256 {expected[:16]}, and has {found[:16]}; put it there{anew}"
-            )
+    kept = _kept_paths(folder, spec)
+    if lacks := lacking_inputs(folder, spec, given):
+        param, path = lacks[0], kept[lacks[0]]
+        storage = folder.job().get("storage")
+        nor = f", and no good copy can be read from here in {storage}" if storage else ""
+        anew = "" if param in NO_PARAMETERS else f", or give it anew: --set {param}=FILE"
+        raise UserError(
+            f"--resume {spec.name}: the record has not the {param} that the job was given: {path} should have "
+            f"sha256 {spec.files[param].sha256[:16]}, and has {_digest(path)[:16]}{nor}; put it there{anew}"
+        )
     return kept
+
+
+def lacking_inputs(folder: JobFolder, spec: JobSpec, given: Collection[str]) -> list[str]:
+    """Parameters whose files the record has not, or not as they were; its arguments are those of `kept_inputs`."""
+    kept = {param: path for param, path in _kept_paths(folder, spec).items() if param not in given}
+    return [param for param, path in kept.items() if _digest(path) != spec.files[param].sha256]
+
+
+def _kept_paths(folder: JobFolder, spec: JobSpec) -> dict[str, Path]:
+    return {param: folder.path / "inputs" / file.sha256 / file.name for param, file in spec.files.items()}
+
+
+def _digest(path: Path) -> str:
+    return sha256_of(path) if path.is_file() else "nothing"
 
 
 def _packed(
@@ -147,8 +175,8 @@ def _input_files(
         text = settings.get(param)
         if text is None and maker is None:
             continue
-        if text is not None and ("://" in text or text.startswith("host:")):
-            rest[param] = text.removeprefix("host:")
+        if text is not None and ("://" in text or text.startswith(HOST)):
+            rest[param] = text.removeprefix(HOST)
             continue
         path = Path(text).expanduser() if text is not None else _make_default(str(maker))
         if not path.is_file():

@@ -155,6 +155,11 @@ class JobFolder:
         remove = f"put it right, or remove the job: `spmd-launch jobs --prune {self.name}`"
         return FailureError(f"job {self.name!r}: its record {self.path / 'job.json'} is damaged ({why}); {remove}")
 
+    def address(self) -> dict[str, str]:
+        """How a request to a supervisor names this job: with its id, as its name may be another job's there by now."""
+        job = self.job()
+        return {"name": job["name"], "job_id": job["spec"]["job_id"]}
+
     def spec(self) -> JobSpec:
         return JobSpec.from_json(self.job()["spec"])
 

@@ -18,22 +18,24 @@ from launcher.attempt import tasks_for
 from launcher.attempt_fence import StorageError, shut_out_older
 from launcher.blobs import BlobStore, ship
 from launcher.certificates import Authority
+from launcher.collect import bring_results, bring_what_there_is
 from launcher.environments import make_environments
 from launcher.first_cause import FirstCause, first_cause
 from launcher.gang import Gang
 from launcher.host_pool import HostPool
-from launcher.host_wait import HostError
+from launcher.host_wait import HostError, while_it_answers
 from launcher.interactive import WORKLOAD
 from launcher.job import JobState
 from launcher.job_moves import JobMoves
 from launcher.job_record import JobRecord
 from launcher.job_sizes import job_sizes
 from launcher.keeper import Claim
-from launcher.outputs import collect_outputs, write_summary
+from launcher.outputs import short_summary, write_summary
 from launcher.profiles import Profiles
 from launcher.rank_process import Message
-from launcher.recovery import Cause, OnDivergence, Policy, Retry, Stop, decide
+from launcher.recovery import MAX_WITHOUT_PROGRESS, Cause, OnDivergence, Policy, Retry, Stop, decide
 from launcher.replay import OpenCase, open_case, settle
+from launcher.script_saves import describe_saves, unequal_saves
 
 MAX_PORTS_LOST = 5
 # How long a job waits for hosts when too few are left.
@@ -68,6 +70,7 @@ class JobRun:
         self.policy = Policy(
             max_failures=spec.max_failures,
             max_preemptions=spec.max_preemptions,
+            max_without_progress=None if spec.command is not None else MAX_WITHOUT_PROGRESS,
             on_divergence=OnDivergence(spec.on_divergence),
             wait_for_hosts_s=WAIT_FOR_EMULATED_S if cluster.spec.provider.shares_disk else WAIT_FOR_MACHINES_S,
         )
@@ -186,6 +189,8 @@ class JobRun:
 
     def _where_from(self, num_hosts: int) -> str:
         number = f"attempt {self.record.attempt + 1}"
+        if self.spec.command is not None:
+            return f"{number} runs the command again"  # how far it comes, and from where, only the script knows
         replay = self._replay(num_hosts)
         goal = f"; it replays to step {replay['step']}, to tell which copy was wrong" if replay else ""
         if self.record.checkpoint_step is None:
@@ -260,7 +265,9 @@ class JobRun:
         )
         attempt_id = tasks[0].attempt_id
         claim = Claim(storage=storage, attempt=self.record.attempt, attempt_id=attempt_id)
-        await shut_out_older(claim, self.keeper, self.record.checkpoint_step)
+        if not await self._shut_out_older(claim):
+            self.record.end(JobState.CANCELLED, self.cancel_reason)
+            return None
         gang = self.gang = Gang(hosts, agents, tasks, self.authority, self._hear)
         self.profiles.begin_attempt(attempt_id, agents)
         self.record.begin_attempt(attempt_id, hosts, gang.ranks)
@@ -286,6 +293,18 @@ class JobRun:
             agent.fill_standby.remote()
         return cause
 
+    async def _shut_out_older(self, claim: Claim) -> bool:
+        """Whether older attempts are shut out; not, if the job is cancelled before its storage has answered."""
+        shutting_out = asyncio.ensure_future(shut_out_older(claim, self.keeper, self.record.checkpoint_step))
+        cancelled = asyncio.ensure_future(self.cancelled.wait())
+        await asyncio.wait([shutting_out, cancelled], return_when=asyncio.FIRST_COMPLETED)
+        cancelled.cancel()
+        if not shutting_out.done():
+            shutting_out.cancel()
+            return False
+        shutting_out.result()
+        return True
+
     async def _equip_and_run(self, gang: Gang, blobs: BlobStore) -> FirstCause | None:
         """Runs the attempt, once its hosts have what it needs; returns why they do not get it."""
         files = [(file.sha256, file.name) for file in self.spec.files.values()]
@@ -293,6 +312,8 @@ class JobRun:
         try:
             await ship(blobs, hosts, self.spec.code_digest, files)
             refused = await make_environments(gang.agents, gang.tasks, gang.ranks, self._hear)
+            if refused is None and self.keeper is not None and self.spec.command is not None:
+                await self._tell_of_saves(hosts)
         except HostError as error:
             cause = Cause.PREEMPTED if error.lost else Cause.FAILURE
             return FirstCause(sentence=f"before the ranks could start, {error}", cause=cause)
@@ -300,8 +321,30 @@ class JobRun:
             await gang.run()
         return refused
 
+    async def _tell_of_saves(self, hosts: Mapping[str, Any]) -> None:
+        """Puts on record what a script can go on from on each host, before any rank of it starts.
+
+        Args:
+            hosts: their agents' Ray handles, in the order of ranks.
+
+        Raises:
+            HostError: a host was lost, or cannot read its disk.
+        """
+        storage = self.record.storage
+        asked = (while_it_answers(host, agent, agent.saves.remote(storage)) for host, agent in hosts.items())
+        found = dict(zip(hosts, await asyncio.gather(*asked), strict=True))
+        listed = [{"host": host, **dataclasses.asdict(saves)} for host, saves in found.items()]
+        self.record.event("saves", attempt=self.record.attempt, hosts=listed)
+        if self.record.attempt > 1:  # the first one has nothing to go on from
+            self.record.note(describe_saves(self.record.attempt, found))
+        if warning := unequal_saves(found):
+            self.record.note(warning)
+
     def clear_hosts(self, pool: HostPool) -> None:
-        """Removes the hosts' own copies of checkpoints, once the job has ended: the head has all that counts."""
+        """Removes the hosts' own copies of checkpoints, once the job has ended: the head has all that counts.
+
+        What a command has saved lies elsewhere (`launcher.script_saves`): it may be resumed.
+        """
         if self.keeper is not None:
             for agent in pool.agents.values():
                 agent.forget_steps.remote(self.record.storage)
@@ -318,9 +361,9 @@ class JobRun:
         self, gang: Gang, agents: Sequence[Any], attempt_id: str, refused: FirstCause | None, moves: JobMoves
     ) -> FirstCause | None:
         rank_0_lost = any(end.rank == 0 and end.lost is not None for end in gang.bad_ends)
-        if self.spec.command is not None and not gang.succeeded and not rank_0_lost:
-            with contextlib.suppress(RayError, OSError):  # its host may be what failed, or the head's disk be full
-                await collect_outputs(agents[0], attempt_id, self.record.folder.path)
+        has_files = gang.ranks[0].pid is not None and not rank_0_lost
+        if self.spec.command is not None and not gang.succeeded and has_files:
+            await bring_what_there_is(self.record, agents[0], attempt_id)
         if self.cancelled.is_set():
             self.record.end(JobState.CANCELLED, self.cancel_reason)
         elif refused is not None:
@@ -342,12 +385,14 @@ class JobRun:
             self.record.end(JobState.FAILED, f"the ranks do not have the same result, so none is accepted ({listed})")
             return None
         try:
-            await collect_outputs(agents[0], attempt_id, self.record.folder.path)
+            await bring_results(self.record, agents[0], attempt_id)
             self.record.result = write_summary(self.record.folder.path, results[0], self.record.verdicts)
         except (RayError, TimeoutError) as error:
             where = f"rank 0 on host {gang.ranks[0].host} was lost after its end, before its results were fetched"
             return FirstCause(sentence=f"{where}: {error}", cause=Cause.PREEMPTED)
         except OSError as error:
-            return FirstCause(sentence=f"the results cannot be written on the head: {error}; make room there")
+            if self.spec.command is None:
+                return FirstCause(sentence=f"the results cannot be written on the head: {error}; make room there")
+            self.record.result = short_summary(results[0], self.record.verdicts)  # a command's has nothing else
         self.record.end(JobState.SUCCEEDED, "")
         return None

@@ -86,7 +86,7 @@ def leave_last_words(cluster: Cluster, why: str) -> None:
 
     settle_lost_jobs(all_jobs(), cluster.name, DIED)
     jobs = {
-        folder.name: {"state": job["state"], "message": job.get("message") or ""}
+        job["name"]: {"job_id": job["spec"]["job_id"], "state": job["state"], "message": job.get("message") or ""}
         for folder in all_jobs()
         if (job := folder.job())["cluster"] == cluster.name
     }

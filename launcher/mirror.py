@@ -12,7 +12,9 @@ from etils import epath
 from launcher.errors import FailureError
 from launcher.event_file import EVENT_FILES
 from launcher.growing_files import EVENTS, METRICS
+from launcher.job import InputFile
 from launcher.job_folder import RECORD, JobFolder, jobs_folder, new_folder
+from launcher.record_names import split
 from workloads.durable import as_path, write_whole
 
 COPY = "record"
@@ -51,27 +53,31 @@ def _mirror_input(source: Path, copy: epath.Path) -> None:
         write_whole(copy, source.read_bytes())
 
 
-def fetch_record(root: str, name: str, *, replace: bool = False) -> JobFolder | None:
+def fetch_record(root: str, name: str, job_id: str = "", *, replace: bool = False) -> JobFolder | None:
     """Brings a job's record back from the storage into the state folder, whole or not at all; None if there is none.
+
+    A record that is here is never another job's afterwards.
 
     Input files that are not what they were are left out: whoever needs one misses it by name.
 
     Args:
         root: folder or URL below which each job has its own.
-        name: of the job; of several that had it, the one that was submitted last.
+        name: of the job, or NAME.ID; of several that had it, the one that was submitted last.
+        job_id: of the one that is meant; '': the one that has a record here, or as the name says.
         replace: put it over a record that is here, whose logs and results stay; else that one stays as it is.
 
     Raises:
         FailureError: a copy is damaged, and may be that of the last one.
         OSError: it cannot be read, or written here.
     """
-    base = as_path(root)
-    copies = [folder / COPY for folder in base.glob(f"{name}.*")] if base.exists() else []
+    base, here = as_path(root), JobFolder(jobs_folder() / name)
+    plain, of_name = split(name)
+    job_id = job_id or of_name or (here.spec().job_id if here.exists() else "")
+    copies = [folder / COPY for folder in base.glob(f"{plain}.{job_id or '*'}")] if base.exists() else []
     submitted = {copy: _submitted(copy / RECORD, name) for copy in copies if (copy / RECORD).exists()}
     if not submitted:
         return None
     source = max(submitted, key=submitted.__getitem__)
-    here = JobFolder(jobs_folder() / name)
     with new_folder(name) as partial:
         _fetch(source, partial)
         if here.path.exists() and (replace or not here.exists()):  # a copy that was interrupted has no record
@@ -89,6 +95,22 @@ def _fetch(source: epath.Path, target: Path) -> None:
     for file in (*source.glob(f"{EVENT_FILES}*"), *(source / name for name in (*LINES, RECORD))):
         if file.exists():
             (target / file.name).write_bytes(file.read_bytes())
+
+
+def read_input(storage: str, file: InputFile) -> bytes | None:
+    """An input file as the copy of its job's record has it; None where that has none, or not what it was.
+
+    Args:
+        storage: folder or URL of the job's checkpoints.
+        file: that is wanted.
+
+    Raises:
+        OSError: it cannot be read.
+        ImportError: what reads such a storage is not installed here.
+    """
+    copy = as_path(storage) / COPY / "inputs" / file.sha256 / file.name
+    data = copy.read_bytes() if copy.exists() else b""
+    return data if _sha256(data) == file.sha256 else None
 
 
 def _put_over(new: Path, old: Path) -> None:

@@ -1,49 +1,12 @@
-"""Brings the files that a rank left into the job's folder, through its agent."""
+"""The summary of a job's result: of what rank 0 has sent, and of all ranks' verdicts."""
 
-import asyncio
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cluster.record import write_json
 from launcher.job_folder import JobFolder
-
-PIECE_BYTES = 16 * 2**20
-PIECE_TIMEOUT_S = 60.0
-
-
-async def collect_outputs(agent: Any, attempt_id: str, folder: Path, only: Collection[str] | None = None) -> None:
-    """Copies files below the rank's output folder, piece by piece.
-
-    Args:
-        agent: Ray handle of the rank's agent.
-        attempt_id: whose outputs.
-        folder: the job's.
-        only: their paths below the output folder; None: all.
-
-    Raises:
-        RayError: the agent is lost, or cannot read them.
-        TimeoutError: it does not answer: it stands still, or its disk does.
-        OSError: they cannot be written here.
-    """
-    found: dict[str, int] = await _answer(agent.collect.remote(attempt_id), "the list of its files")
-    for name, size in found.items():
-        if only is not None and name not in only:
-            continue
-        target = folder / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("wb") as file:
-            for offset in range(0, size, PIECE_BYTES):
-                piece = agent.read.remote(attempt_id, name, offset, min(PIECE_BYTES, size - offset))
-                file.write(await _answer(piece, f"{name} from byte {offset} on"))
-
-
-async def _answer(asked: Any, what: str) -> Any:
-    try:
-        return await asyncio.wait_for(asked, PIECE_TIMEOUT_S)
-    except TimeoutError:
-        raise TimeoutError(f"its agent did not send {what} within {PIECE_TIMEOUT_S:g} s") from None
 
 
 def write_summary(folder: Path, result: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -53,14 +16,22 @@ def write_summary(folder: Path, result: Mapping[str, Any], verdicts: Sequence[Ma
         folder: the job's.
         result: as rank 0 sent it.
         verdicts: of all ranks and steps.
+
+    Raises:
+        OSError: it cannot be written.
     """
-    short = {
+    short = short_summary(result, verdicts)
+    write_json(_summary(folder), {**short, "diagnostics": result["diagnostics"]})
+    return short
+
+
+def short_summary(result: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The part of the summary that the job's record has too; its arguments are as of `write_summary`."""
+    return {
         "metrics": result["metrics"],
         "result_digest": result["result_digest"],
         "integrity": summarize_verdicts(verdicts),
     }
-    write_json(_summary(folder), {**short, "diagnostics": result["diagnostics"]})
-    return short
 
 
 def _summary(folder: Path) -> Path:
@@ -95,10 +66,3 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
         return None
     summary: dict[str, Any] = json.loads(path.read_text())
     return summary
-
-
-def read_piece(path: Path, offset: int, length: int) -> bytes:
-    """A part of a file."""
-    with path.open("rb") as file:
-        file.seek(offset)
-        return file.read(length)

@@ -7,10 +7,10 @@ from typing import Any
 
 from ray.exceptions import RayError
 
+from launcher.collect import collect_outputs
 from launcher.errors import UserError
 from launcher.job import JobState
 from launcher.job_record import JobRecord
-from launcher.outputs import collect_outputs
 from launcher.rank_process import Message, keep
 
 FETCH_TIMEOUT_S = 120.0  # a profile may have hundreds of megabytes
@@ -72,10 +72,13 @@ class Profiles:
         folder, session = self._record.folder.path, event["session"]
         try:
             fetched = collect_outputs(self._agents[rank], self._attempt_id, folder, only=event["files"])
-            await asyncio.wait_for(fetched, FETCH_TIMEOUT_S)
-        except (RayError, OSError, TimeoutError) as error:
-            why = f"it could not be fetched: {type(error).__name__}: {error}"
-            self._record.hear(rank, {"type": "profile-failed", "session": session, "why": why})
+            left = (await asyncio.wait_for(fetched, FETCH_TIMEOUT_S)).left
+            why = ", ".join(f"{name}: {reason}" for name, reason in left.items())
+        except (RayError, TimeoutError) as error:
+            why = f"{type(error).__name__}: {error}"
+        if why:
+            said = {"type": "profile-failed", "session": session, "why": f"it could not be fetched: {why}"}
+            self._record.hear(rank, said)
             return
         self._record.hear(rank, event)
         self._come.setdefault(session, set()).add(rank)

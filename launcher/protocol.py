@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from launcher.errors import FailureError, UserError
+from launcher.errors import FailureError, NoAnswerError, UserError
 
 MAX_LINE = 64 * 2**20
 CONNECT_TIMEOUT_S = 10.0
@@ -38,7 +38,7 @@ class Connection:
         timeout_s: the longest silence to wait through; None: for ever.
 
     Raises:
-        FailureError: nobody listens.
+        NoAnswerError: nobody listens.
     """
 
     def __init__(self, path: Path, timeout_s: float | None = CLIENT_TIMEOUT_S):
@@ -48,7 +48,7 @@ class Connection:
             self._socket.connect(str(path))
         except OSError as error:
             self._socket.close()
-            raise FailureError(f"the cluster's supervisor does not answer ({error.strerror or error})") from error
+            raise NoAnswerError(f"the cluster's supervisor does not answer ({error.strerror or error})") from error
         self._socket.settimeout(timeout_s)
         self._file = self._socket.makefile("rb")
 
@@ -92,7 +92,7 @@ class Connection:
             if data:
                 self._socket.sendall(data)
         except OSError as error:  # through ssh, a connection is made here even where nobody listens on the head
-            raise FailureError(f"the cluster's supervisor does not answer ({error.strerror or error})") from error
+            raise NoAnswerError(f"the cluster's supervisor does not answer ({error.strerror or error})") from error
 
     def receive(self) -> tuple[Message, bytes]:
         """The next line of a supervisor that speaks whenever it likes, and the bytes after it.
@@ -103,8 +103,23 @@ class Connection:
         message = self._next()
         data = self._file.read(message["num_bytes"])
         if len(data) < message["num_bytes"]:
-            raise FailureError("the cluster's supervisor closed the connection in the middle of an answer")
+            raise NoAnswerError("the cluster's supervisor closed the connection in the middle of an answer")
         return message, data
+
+    def ask_all(self, request: Message) -> Iterator[Message]:
+        """The lines of an answer that an empty one ends, which is left out: one that breaks off is not whole.
+
+        Args:
+            request: with `op`.
+
+        Raises:
+            UserError, FailureError: as the supervisor raised them.
+            NoAnswerError: it breaks off.
+        """
+        answer = self.ask(request)
+        while answer:
+            yield answer
+            answer = self._next()
 
     def lines(self) -> Iterator[Message]:
         """The further lines of an answer that goes on, until the supervisor closes the connection."""
@@ -113,7 +128,7 @@ class Connection:
                 line = self._file.readline()
             except ConnectionError:  # as an end that it did not announce
                 return
-            if not line:
+            if not line.endswith(b"\n"):
                 return
             yield _checked(json.loads(line, object_hook=Line))
 
@@ -121,11 +136,11 @@ class Connection:
         try:
             line = self._file.readline()
         except TimeoutError as error:
-            raise FailureError("the cluster's supervisor did not answer in time") from error
+            raise NoAnswerError("the cluster's supervisor did not answer in time") from error
         except ConnectionError as error:
-            raise FailureError(f"the cluster's supervisor does not answer ({error.strerror or error})") from error
-        if not line:
-            raise FailureError("the cluster's supervisor closed the connection without an answer: it may have ended")
+            raise NoAnswerError(f"the cluster's supervisor does not answer ({error.strerror or error})") from error
+        if not line.endswith(b"\n"):
+            raise NoAnswerError("the cluster's supervisor closed the connection before all was said: it may have ended")
         return _checked(json.loads(line, object_hook=Line))
 
 

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 from launcher.interactive import PIECE_BYTES
-from launcher.outputs import read_piece
+from launcher.left_files import read_piece
 from launcher.rank_process import Message, RankProcess
 
 

@@ -2,6 +2,8 @@
 
 The client tells which files it has, with size and time; the supervisor sends what is new, `job.json` last, so that a
 job that is said to have ended has its results here. Files that only grow are continued, others replaced as a whole.
+Both speak of a job by its id: what comes of one is never put into the record of another of its name
+(`launcher.record_names`).
 """
 
 import base64
@@ -11,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from cluster.record import Cluster, running_clusters, write_json
-from launcher.errors import FailureError
+from launcher.errors import FailureError, NoAnswerError
 from launcher.event_file import EVENT_FILES
-from launcher.job_folder import JobFolder, all_jobs, jobs_folder
+from launcher.job_folder import RECORD, JobFolder, all_jobs, jobs_folder
 from launcher.protocol import Connection, Message
+from launcher.record_names import MARK, find_record, owner, record_name, split
 from launcher.went_down import went_down
 
 PIECE = 4 * 2**20
-RECORD = "job.json"
 INPUTS = "inputs/"  # a client has brought them itself, and asks for them only to resume
-Stats = Mapping[str, Mapping[str, tuple[int, int]]]  # {job: {path: (size, mtime_ns)}}
+Stats = dict[str, tuple[int, int]]  # {path: (size, mtime_ns)}
 
 
 # -- on the client
@@ -33,32 +35,35 @@ def refresh(
 
     Args:
         cluster: that is up.
-        names: of jobs; None: all jobs of the cluster.
+        names: of jobs, or NAME.ID; None: all jobs of the cluster.
         only_records: only what jobs are and how they stand; not their logs and results.
         inputs: also the files that jobs were given.
 
     Raises:
-        FailureError: the supervisor does not answer.
+        FailureError: the supervisor does not answer in full: what has come is kept, and continued next time.
     """
     if not cluster.is_remote:
         return
-    known = names if names is not None else [job.name for job in all_jobs()]
-    request = {"op": "record", "names": names, "have": {name: _stats(jobs_folder() / name) for name in known},
-               "only_records": only_records, "inputs": inputs}  # fmt: skip
+    if names is not None:
+        names = [split(name)[0] for name in names]
+    request = {"op": "record", "names": names, "have": _have(names), "only_records": only_records, "inputs": inputs}
+    last = ""
     try:
         with Connection(cluster.socket) as connection:
-            answer = connection.ask(request)
-            _store(answer)
-            for answer in connection.lines():
+            for answer in connection.ask_all(request):
                 _store(answer)
-    except FailureError:
-        if went_down(cluster) is None:  # else nobody can answer, and how its jobs ended is known
-            raise
+                last = f"{answer['path']} of job {answer['job']}"
+    except FailureError as error:
+        if went_down(cluster) is not None:  # nobody can answer, and how its jobs ended is known
+            return
+        if last and isinstance(error, NoAnswerError):
+            raise NoAnswerError(f"{error}; its jobs' records came as far as {last}") from error
+        raise
 
 
 def refresh_job(name: str) -> None:
     """Copies what is new of one job, from the remote cluster that it is on, or from whichever has it."""
-    folder = JobFolder(jobs_folder() / name)
+    folder = find_record(name)
     if folder.exists():
         cluster = Cluster.load(folder.job()["cluster"])
         clusters = [cluster] if cluster is not None and cluster.is_remote and cluster.alive() else []
@@ -68,16 +73,26 @@ def refresh_job(name: str) -> None:
         refresh(cluster, [name])
 
 
+def _have(names: list[str] | None) -> dict[str, Stats]:
+    """What is here of jobs of these names, by job id."""
+    parent = jobs_folder()
+    folders = [folder for folder in parent.iterdir() if not folder.name.startswith(".")] if parent.is_dir() else []
+    wanted = [folder for folder in folders if names is None or split(folder.name)[0] in names]
+    return {job_id: _stats(folder) for folder in wanted if (job_id := owner(folder))}
+
+
 def _store(answer: Message) -> None:
     """Writes one piece of a file."""
-    if "job" not in answer:
-        return
-    folder = jobs_folder() / _safe(answer["job"])
-    if answer["path"] == RECORD:
+    name, job_id, path = _safe(answer["job"]), answer["job_id"], _safe(answer["path"])
+    _safe(f"{name}.{job_id}")
+    folder = jobs_folder() / record_name(name, job_id)
+    if not owner(folder):
         folder.mkdir(parents=True, exist_ok=True)
+        (folder / MARK).write_text(job_id)
+    if path == RECORD:
         write_json(folder / RECORD, answer["record"])
         return
-    target = folder / _safe(answer["path"])
+    target = folder / path
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("r+b" if answer["offset"] else "wb") as file:
         file.seek(answer["offset"])
@@ -101,11 +116,13 @@ def news(cluster: str, request: Message) -> Iterator[Message]:
     names, have = request["names"], request["have"]
     for folder in all_jobs():
         job = folder.job()
-        if job["cluster"] != cluster or (names is not None and folder.name not in names):
+        if job["cluster"] != cluster or (names is not None and job["name"] not in names):
             continue
+        named = {"job": job["name"], "job_id": job["spec"]["job_id"]}
         if not request["only_records"]:
-            yield from _files(folder, have.get(folder.name, {}), request["inputs"])
-        yield {"job": folder.name, "path": RECORD, "record": job}
+            for piece in _files(folder, have.get(job["spec"]["job_id"], {}), request["inputs"]):
+                yield named | piece
+        yield named | {"path": RECORD, "record": job}
 
 
 def _files(folder: JobFolder, have: Mapping[str, tuple[int, int]], inputs: bool) -> Iterator[Message]:
@@ -118,8 +135,7 @@ def _files(folder: JobFolder, have: Mapping[str, tuple[int, int]], inputs: bool)
             file.seek(offset)
             while True:
                 data = file.read(min(PIECE, size - offset))
-                yield {"job": folder.name, "path": path, "offset": offset, "mtime_ns": mtime_ns,
-                       "data": base64.b64encode(data).decode()}  # fmt: skip
+                yield {"path": path, "offset": offset, "mtime_ns": mtime_ns, "data": base64.b64encode(data).decode()}
                 offset += len(data)
                 if not data or offset >= size:
                     break
@@ -129,9 +145,9 @@ def _grows(path: str) -> bool:
     return path.endswith((".jsonl", ".log")) or path.startswith(EVENT_FILES)
 
 
-def _stats(folder: Path) -> dict[str, tuple[int, int]]:
-    """`{path: (size, mtime_ns)}` of all files of a job."""
-    found: dict[str, tuple[int, int]] = {}
+def _stats(folder: Path) -> Stats:
+    """Of all files of a job."""
+    found: Stats = {}
     for path in sorted(folder.rglob("*")) if folder.is_dir() else []:
         name = path.relative_to(folder).as_posix()
         if path.is_file() and not path.name.startswith("."):

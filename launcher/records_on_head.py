@@ -9,6 +9,7 @@ from launcher.job import JobSpec
 from launcher.job_folder import JobFolder, jobs_folder
 from launcher.job_record import JobRecord
 from launcher.mirror import fetch_record
+from launcher.record_names import describe
 
 
 class RecordsOnHead:
@@ -22,26 +23,41 @@ class RecordsOnHead:
         self._cluster = cluster
         self._finding = asyncio.Lock()  # who comes second must not fetch over what the first one has begun
 
-    async def find(self, job: str, root: str) -> None:
+    async def find(self, spec: JobSpec, root: str) -> None:
         """Brings the record of a job that ran on other machines from the storage, where this head has none.
 
         Args:
-            job: its name.
+            spec: of the job.
             root: of the storage.
 
         Raises:
-            UserError: nobody has one.
+            UserError: nobody has one, or this head has that of another job of that name.
             FailureError: it cannot be brought.
         """
+        job, folder = spec.name, JobFolder(jobs_folder() / spec.name)
+        copy = jobs_folder() / f"{job}.{spec.job_id}"
         async with self._finding:
-            if JobFolder(jobs_folder() / job).exists():
-                return
+            if folder.exists():
+                return self._require_same(folder, spec)
+            if copy.exists() and not folder.path.exists():  # this head was a client of the cluster that it ran on
+                copy.rename(folder.path)
+                return None
             try:
-                found = await asyncio.to_thread(fetch_record, root, job)
+                found = await asyncio.to_thread(fetch_record, root, job, spec.job_id)
             except OSError as error:
                 raise FailureError(f"--resume {job}: its record cannot be brought from {root}: {error}") from error
         if found is None:
-            raise UserError(f"--resume {job}: neither the head nor {root} has a record of it")
+            raise UserError(f"--resume {job}: neither the head nor {root} has a record of it (id {spec.job_id})")
+        return None
+
+    def _require_same(self, folder: JobFolder, spec: JobSpec) -> None:
+        found = folder.spec()
+        if found.job_id != spec.job_id:
+            raise UserError(
+                f"--resume {spec.name}: the head of cluster {self._cluster!r} has another job of that name on record: "
+                f"expected {describe(spec)}, got {describe(found)}; nothing was changed. Let it go on on another "
+                f"cluster, or remove the other job first: spmd-launch jobs --prune {found.name}.{found.job_id}"
+            )
 
     def open(self, spec: JobSpec, blobs: BlobStore, live: JobRecord | None, *, resume: bool) -> JobFolder:
         """The folder of a job that is to run, with its input files.
@@ -82,12 +98,20 @@ class RecordsOnHead:
         if live is not None:
             if not live.state.ended:
                 raise UserError(f"job {spec.name!r} is {live.state}: only a job that has ended can be resumed")
-            require_written([live])
-        _keep_inputs(JobFolder(jobs_folder() / spec.name), spec, blobs)
+            if live.spec.job_id == spec.job_id:  # another one was removed, and what it has to write with it
+                require_written([live])
+        folder = JobFolder(jobs_folder() / spec.name)
+        self._require_same(folder, spec)
+        _keep_inputs(folder, spec, blobs)
         return JobFolder.reopen(spec, self._cluster)
 
-    def remove(self, job: str, live: JobRecord | None) -> bool:
+    def remove(self, job: str, job_id: str, live: JobRecord | None) -> bool:
         """Removes the record of a job that has ended: its name can be used again.
+
+        Args:
+            job: its name.
+            job_id: its id; a record of that name may be another's.
+            live: record of the last job of that name since the supervisor was started.
 
         Returns:
             Whether this cluster had one.
@@ -96,7 +120,7 @@ class RecordsOnHead:
             UserError: it has not ended.
         """
         folder = JobFolder(jobs_folder() / job)
-        if not folder.exists() or folder.job()["cluster"] != self._cluster:
+        if not folder.exists() or folder.job()["cluster"] != self._cluster or folder.spec().job_id != job_id:
             return False
         state = folder.state() if live is None else live.state
         if not state.ended:

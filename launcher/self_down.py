@@ -89,7 +89,10 @@ class SelfDown:
         with contextlib.suppress(TimeoutError):
             copies = asyncio.gather(*(record.mirrored() for record in records), return_exceptions=True)
             await asyncio.wait_for(copies, MIRROR_TIMEOUT_S)
-        jobs = {record.spec.name: {"state": record.state, "message": record.message} for record in records}
+        jobs = {
+            record.spec.name: {"job_id": record.spec.job_id, "state": record.state, "message": record.message}
+            for record in records
+        }
         farewell = Farewell.now(self._cluster, self.why, jobs)
         await asyncio.sleep(READ_S)
         if self._cluster.spec.provider.is_paid:

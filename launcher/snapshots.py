@@ -9,6 +9,7 @@ from cluster.record import Cluster
 from launcher.errors import FailureError
 from launcher.lost_head import HeadWatch
 from launcher.protocol import Connection
+from launcher.record_names import address
 from launcher.went_down import went_down
 
 RECONNECT_S = 30.0
@@ -25,19 +26,23 @@ def snapshots(cluster: Cluster, job: str) -> Iterator[Snapshot]:
 
     A supervisor that ends is started again, and a way to the head that is cut may be open again: it is asked again.
 
+    Args:
+        cluster: that it is on.
+        job: its name, or NAME.ID.
+
     Raises:
         FailureError: no answer for RECONNECT_S (once there was one, from afar, RECONNECT_REMOTE_S), or the cluster
             has died.
         HeadLostError: the cloud says that none will come.
     """
-    limit_s = RECONNECT_S
+    limit_s, asked = RECONNECT_S, address(job)
     heard = lived = time.monotonic()
     last: Snapshot = {}
     watch = HeadWatch(cluster)
     while True:
         try:
             with Connection(cluster.socket, timeout_s=None) as connection:
-                last = connection.ask({"op": "watch", "name": job})
+                last = connection.ask({"op": "watch", **asked})
                 limit_s = RECONNECT_REMOTE_S if cluster.is_remote else RECONNECT_S
                 heard = time.monotonic()
                 yield last
@@ -48,8 +53,8 @@ def snapshots(cluster: Cluster, job: str) -> Iterator[Snapshot]:
                     return
         except FailureError:
             farewell = went_down(cluster)
-            if farewell is not None and job in farewell.jobs:
-                yield last | dict(farewell.jobs[job])
+            if farewell is not None and (end := farewell.end_of(**asked)):
+                yield last | end
                 return
             if time.monotonic() - heard > limit_s:
                 raise

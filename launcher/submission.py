@@ -12,15 +12,14 @@ from cluster.place_code import Code
 from cluster.record import Cluster
 from launcher.choose import choose_cluster, choose_layout, choose_name
 from launcher.command import NO_PARAMETERS
+from launcher.ended_job import ended_job
 from launcher.errors import FailureError, UserError
 from launcher.faults import check_faults, parse_fault
-from launcher.inputs import Inputs, find_inputs, kept_inputs
+from launcher.inputs import Inputs, find_inputs, kept_inputs, settings_again
 from launcher.interactive import WORKLOAD
-from launcher.job import JobOptions, JobSpec, valid_name
-from launcher.job_folder import JobFolder, jobs_folder
-from launcher.mirror import fetch_record
+from launcher.job import JobOptions, JobSpec
 from launcher.protocol import Message
-from launcher.record_copy import refresh
+from launcher.record_names import record_name
 from launcher.sending import ask_with_bytes, our_code
 from launcher.storage import storage_root
 from launcher.user_submission import default_name
@@ -130,9 +129,7 @@ def prepare_resume(
         UserError: no such job, it has not ended, a parameter does not fit, or the cluster runs another version.
     """
     cluster = choose_cluster(cluster_name)
-    if valid_name(name):
-        refresh(cluster, [name], inputs=True)
-    folder = _ended_job(name, cluster)
+    folder = ended_job(name, cluster, settings)
     old = folder.spec()
     if old.workload == WORKLOAD:
         raise UserError(f"--resume {name}: it was a gang, and its arrays are gone; make another from Python")
@@ -151,7 +148,7 @@ def prepare_resume(
     else:
         travelled = {param: file for param, file in old.files.items() if param in NO_PARAMETERS}
         files = {param: str(path) for param, path in kept.items() if param not in travelled}
-        given = {**old.settings, **files, **settings}
+        given = {**settings_again(old.workload, old.settings), **files, **settings}
         packed = (travelled, paths) if travelled else None
         inputs = find_inputs(cluster, old.workload, given, layout, code, kept=packed)
     spec = dataclasses.replace(
@@ -180,21 +177,8 @@ def secret_values(names: Sequence[str]) -> dict[str, str]:
     return {name: os.environ[name] for name in names}
 
 
-def _ended_job(name: str, cluster: Cluster) -> JobFolder:
-    """The record of a job that may be resumed: it has ended, or its cluster has; from the storage if it is not here."""
-    local: JobFolder | None = JobFolder(jobs_folder() / name)
-    if local is None or not local.exists():
-        local = fetch_record(storage_root(cluster.spec.storage_path), name) if valid_name(name) else None
-    if local is None:
-        raise UserError(f"--resume {name}: no such job, here or in the storage of {cluster.name!r}")
-    alive = Cluster.load(local.job()["cluster"])
-    if not local.state().ended and alive is not None and alive.alive():
-        raise UserError(f"--resume {name}: the job is {local.state()}; only one that has ended can be resumed")
-    return local
-
-
 def send(prepared: Prepared, *, wait: bool) -> Message:
-    """Submits the job, after whatever bytes the cluster does not have yet.
+    """Submits the job, after whatever bytes the cluster does not have yet; `name` of the answer is its record's here.
 
     Args:
         prepared: the job.
@@ -203,7 +187,8 @@ def send(prepared: Prepared, *, wait: bool) -> Message:
     request = {"op": "submit", "spec": prepared.spec.to_json(), "wait": wait, "resume": prepared.resume,
                "lost": prepared.lost, "secrets": dict(prepared.secrets)}  # fmt: skip
     try:
-        return ask_with_bytes(prepared.cluster, request, prepared.code, prepared.files)
+        answer = ask_with_bytes(prepared.cluster, request, prepared.code, prepared.files)
+        return answer | {"name": record_name(prepared.spec.name, prepared.spec.job_id)}
     except FailureError as error:
         if farewell := went_down(prepared.cluster):
             raise UserError(f"{farewell}; `spmd-launch up FILE` brings it up again") from error

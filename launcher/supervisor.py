@@ -37,6 +37,7 @@ from launcher.notices import Notice
 from launcher.process_watch import end_with_raylet
 from launcher.protocol import Message
 from launcher.record_copy import news
+from launcher.record_names import describe
 from launcher.records_on_head import RecordsOnHead, require_written
 from launcher.storage import is_on_head, storage_for, storage_root
 
@@ -102,23 +103,23 @@ class Supervisor:
             case "submit":
                 spec = JobSpec.from_json(request["spec"])
                 if request["resume"]:
-                    await self.records.find(spec.name, storage_root(self.cluster.spec.storage_path))
+                    await self.records.find(spec, storage_root(self.cluster.spec.storage_path))
                 answer = self._submit(spec, request["wait"], request["resume"], request["secrets"], request["lost"])
             case "blob":
                 self.blobs.put(request["digest"], data, is_file=request["is_file"])
             case "status":
                 answer = await self._status()
             case "job":
-                job = self._job(request["name"])
+                job = self._asked(request)
                 answer = job.record.snapshot() | {"waits_for": self._holders(job)}
             case "stacks":
-                answer = await self._stacks(request["name"])
+                answer = await self._stacks(self._asked(request))
             case "profile":
-                answer = await self._job(request["name"]).profiles.ask(request["steps"])
+                answer = await self._asked(request).profiles.ask(request["steps"])
             case "cancel":
-                answer = await self._cancel(request["name"], "cancelled by hand")
+                answer = await self._cancel(self._asked(request).spec.name, "cancelled by hand")
             case "prune":
-                self._prune(request["name"])
+                self._prune(request["name"], request["job_id"])
             case "facts" | "sockets" | "exec" | "inspect" | "lock":
                 answer = await host_report.answer(self.pool, self.blobs, request)
             case "drain":
@@ -135,6 +136,16 @@ class Supervisor:
             raise UserError(f"no job {name!r} has run on cluster {self.cluster.name!r} since it came up")
         return self.jobs[name]
 
+    def _asked(self, request: Message) -> JobRun:
+        """The job that a client means: the last one of that name, if it has the id that was asked for, or none was."""
+        job, job_id = self._job(request["name"]), request["job_id"]
+        if job_id not in ("", job.spec.job_id):
+            raise UserError(
+                f"cluster {self.cluster.name!r} has another job {job.spec.name!r} by now: expected id {job_id}, got "
+                f"{describe(job.spec)}; `spmd-launch jobs` lists both"
+            )
+        return job
+
     def _record_of(self, name: str) -> JobRecord | None:
         """Of a job that has run since the supervisor was started."""
         return self.jobs[name].record if name in self.jobs else None
@@ -142,10 +153,10 @@ class Supervisor:
     async def _record(self, request: Message) -> AsyncIterator[Message]:
         for piece in news(self.cluster.name, request):
             yield piece
-        yield {}
+        yield {}  # it was all: see `Connection.ask_all`
 
     async def _watch(self, request: Message) -> AsyncIterator[Message]:
-        job = self._job(request["name"])
+        job = self._asked(request)
         while True:
             job.record.changed.clear()
             yield job.record.glance() | {
@@ -192,12 +203,12 @@ class Supervisor:
         self._start_next()
         return {"cluster": self.cluster.to_json()}
 
-    async def _stacks(self, name: str) -> Message:
-        job, asked = self._job(name), time.monotonic()
+    async def _stacks(self, job: JobRun) -> Message:
+        asked = time.monotonic()
         while not (stacks := await job.gang.take_stacks() if job.gang else {}):
             starts = job.record.state in (JobState.STARTING, JobState.RECOVERING)
             if not starts or time.monotonic() - asked > START_PATIENCE_S:
-                raise UserError(f"no process of job {name!r} runs now: it is {job.record.state}")
+                raise UserError(f"no process of job {job.spec.name!r} runs now: it is {job.record.state}")
             await asyncio.sleep(WATCH_PERIOD_S)
         ranks = job.record.ranks
         return {"stacks": [{"rank": k, "host": ranks[k].host, "text": text} for k, text in stacks.items()]}
@@ -362,8 +373,8 @@ class Supervisor:
                 await job.record.changed.wait()
         return {"name": name, "state": job.record.state}
 
-    def _prune(self, name: str) -> None:
-        if self.records.remove(name, self._record_of(name)):
+    def _prune(self, name: str, job_id: str) -> None:
+        if self.records.remove(name, job_id, self._record_of(name)):
             self.jobs.pop(name, None)
 
     async def _drain(self, force: bool) -> Message:

@@ -66,6 +66,6 @@ def _from_storage(cluster: Cluster) -> Farewell | None:
 def _settle(farewell: Farewell) -> None:
     """Records that this client has fetched when their jobs ran say how those ended."""
     for folder in all_jobs():
-        job, end = folder.job(), farewell.jobs.get(folder.name)
-        if job["cluster"] == farewell.name and not JobState(job["state"]).ended and end is not None:
-            folder.write_job(job | dict(end))
+        job, end = folder.job(), farewell.end_of(**folder.address())
+        if job["cluster"] == farewell.name and not JobState(job["state"]).ended and end:
+            folder.write_job(job | end)

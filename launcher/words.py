@@ -1,6 +1,11 @@
 """Numbers and lists as people read them."""
 
+import os
+import re
 from collections.abc import Mapping
+from pathlib import PurePath
+
+BREAKS_LINES = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def waits_for(holders: Mapping[str, str]) -> str:
@@ -20,3 +25,8 @@ def number_of_bytes(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     raise AssertionError("unreachable")
+
+
+def file_name(path: PurePath | str) -> str:
+    """A file's name as one line of text that can be written anywhere, whatever bytes it has."""
+    return BREAKS_LINES.sub("\ufffd", os.fsencode(path).decode(errors="replace"))

@@ -4,11 +4,11 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from launcher.user_folder import NEVER
-from launcher.words import number_of_bytes
+from launcher.words import file_name, number_of_bytes
 
 LIMIT_BYTES = 2**30
 NUM_NAMED = 5
@@ -37,8 +37,13 @@ def bring_back(work: Path, results: Path, limit_bytes: int = LIMIT_BYTES) -> lis
     """
     room, too_much, failed = limit_bytes, [], []
     before = json.loads((work.parent / UNPACKED).read_text())
-    for path, num_bytes in sorted(_written(work, before), key=lambda found: (found[1], found[0])):
-        target, name = results / path.relative_to(work), _in_words(path.relative_to(work))
+
+    def cannot_enter(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):  # removed meanwhile, by what the command has left running
+            failed.append(f"{file_name(Path(error.filename or work).relative_to(work))} ({error.strerror or error})")
+
+    for path, num_bytes in sorted(_written(work, before, cannot_enter), key=lambda found: (found[1], found[0])):
+        target, name = results / path.relative_to(work), file_name(path.relative_to(work))
         try:
             if target.exists():
                 continue
@@ -65,11 +70,6 @@ def _some(names: Sequence[str]) -> str:
     return f"{', '.join(names[-NUM_NAMED:])}{more}"
 
 
-def _in_words(path: Path) -> str:
-    """Its name as text that can be written anywhere, whatever bytes it has."""
-    return os.fsencode(path).decode(errors="replace")
-
-
 def _move(path: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -82,12 +82,14 @@ def _move(path: Path, target: Path) -> None:
             raise
 
 
-def _written(work: Path, before: Mapping[str, int]) -> Iterator[tuple[Path, int]]:
+def _written(
+    work: Path, before: Mapping[str, int], cannot_enter: Callable[[OSError], None]
+) -> Iterator[tuple[Path, int]]:
     """Files that are not as they were unpacked: those have no time of change, see `launcher.user_folder`.
 
     What was copied from them with its times (`cp -a`, `shutil.copy2`) has none either; so their names and sizes count.
     """
-    for folder, folders, names in os.walk(work):
+    for folder, folders, names in os.walk(work, onerror=cannot_enter):
         folders[:] = [name for name in folders if name not in NEVER]
         for name in names:
             path = Path(folder, name)

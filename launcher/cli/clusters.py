@@ -57,7 +57,7 @@ def up(file: Path, dry_run: bool, as_json: bool, yes: bool) -> None:
 @click.command()
 @click.argument("cluster", metavar="NAME|FILE")
 @click.option("--force", is_flag=True, help="End running jobs as CANCELLED.")
-@click.option("--purge", is_flag=True, help="Remove everything of ours from its hosts, checkpoints too.")
+@click.option("--purge", is_flag=True, help="Remove all of ours from its hosts, that too; not from emulated ones.")
 @_dry_run
 @_json
 @click.option("--leftover", is_flag=True, help="NAME is a thing in a cloud that `list` calls left over: delete it.")
@@ -65,21 +65,27 @@ def up(file: Path, dry_run: bool, as_json: bool, yes: bool) -> None:
 def down(
     cluster: str, force: bool, purge: bool, dry_run: bool, as_json: bool, leftover: bool, project: str | None
 ) -> None:
-    """End a cluster: every process, port and temporary folder. Job records and checkpoints stay."""
+    """End a cluster: every process, port and temporary folder.
+
+    Job records, checkpoints and what scripts have saved stay.
+    """
     if project and not leftover:
         raise UserError("--project belongs to --leftover")
     if leftover:
         _delete_leftover(cluster, project, force, dry_run=dry_run or as_json)
         return
     name = _name(cluster)
-    if _shown(dry_run, as_json, lambda: plan_down(name)):
+    if _shown(dry_run, as_json, lambda: plan_down(name, purge=purge)):
         return
     from launcher.bringup import down as bring_down
 
     kept = _kept(name)
-    for line in bring_down(name, force=force, say=say, purge=purge):
+    lines = bring_down(name, force=force, say=say, purge=purge)
+    for line in lines:
         say(line)
-    click.echo(f"cluster {name} is down; " + ("nothing of ours is on its hosts" if purge else kept))
+    if purge:
+        kept = "what may still be on its hosts is told above" if lines else "nothing of ours is on its hosts"
+    click.echo(f"cluster {name} is down; {kept}")
     next_commands("spmd-launch jobs", "spmd-launch results JOB")
 
 
@@ -98,8 +104,8 @@ def _kept(name: str) -> str:
     with contextlib.suppress(ClusterError):  # another version has made it
         spec = load_spec(name) if name in cluster_names() else None
         if spec is not None and spec.provider.is_paid and not spec.storage_outlives_hosts:
-            return "job records stay, and checkpoints where the machines do"
-    return "job records and checkpoints stay"
+            return "job records stay; checkpoints and what scripts have saved do where the machines do"
+    return "job records, checkpoints and what scripts have saved stay"
 
 
 def _name(text: str) -> str:

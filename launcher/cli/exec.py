@@ -17,12 +17,26 @@ ANSWER_S = 30.0  # beyond the command's own time
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND [ARGUMENT]...")
 @click.option("--cluster", help="Which cluster; may be left out if one is up.")
 @click.option("--rank", type=click.IntRange(0), metavar="K", help="On this host alone, counted as in `status`.")
-@click.option("--timeout", type=click.FloatRange(1.0, 3600.0), default=60.0, show_default=True, metavar="SECONDS")
+@click.option(
+    "--timeout", type=click.FloatRange(1.0, 3600.0), default=60.0, show_default=True, metavar="SECONDS",
+    help="Then it is killed.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True)
 def execute(words: tuple[str, ...], cluster: str | None, rank: int | None, timeout: float, as_json: bool) -> None:
-    """Run COMMAND on every host of a cluster, as `spmd-launch exec -- df -h /`; it disturbs no job.
+    """Run COMMAND on every host of a cluster, spares too, as `spmd-launch exec -- df -h /`.
 
-    It has the variables that a rank has. Exit code 0 if it is 0 on all hosts, else 1.
+    It waits for no job and ends none, but shares cores, memory and devices with what runs there; a device that one
+    process alone can have, as a TPU, it does not get beside a job.
+
+    It is no rank of a job: it has the environment that commands of `run` have there (the cluster file's `env`, JAX's
+    platform, the hosts' `python` in its PATH), without SPMD_LAUNCH_RANK and the like, and it is not in a copy of your
+    folder, but in one of the host's own. It gets no input. What it leaves in the background is waited for until
+    --timeout, and killed then.
+
+    What it prints, of each host the last 1 MiB, is shown when it has ended on all hosts, after the host's number in
+    `status`; a job on some of the hosts counts its ranks otherwise.
+
+    Exit code 0 if it is 0 on all hosts, else 1, also where a host is lost.
     """
     chosen = choose_cluster(cluster)
     names = [host.name for host in chosen.hosts]

@@ -30,7 +30,7 @@ def jobs(names: tuple[str, ...], prune: bool, older_than: float, as_json: bool) 
         refresh(cluster, only_records=True)
     for damage in damaged_jobs() if not names else ():
         say(f"! {damage}")
-    listed = [job.job() for job in ([find_job(name) for name in names] or all_jobs())]
+    listed = [job.job() | {"name": job.name} for job in ([find_job(name) for name in names] or all_jobs())]
     if as_json:
         show_json(
             [{key: job.get(key) for key in ("name", "state", "cluster", "message", "spec", "times")} for job in listed]
@@ -74,7 +74,7 @@ def _prune_on_head(job: JobFolder) -> None:
         if problem := cluster.problem():
             raise FailureError(f"the head of cluster {cluster.name!r} has the record of job {job.name!r}: {problem}")
         with Connection(cluster.socket) as connection:
-            connection.ask({"op": "prune", "name": job.name})
+            connection.ask({"op": "prune", **job.address()})
 
 
 @click.command()
@@ -85,7 +85,7 @@ def cancel(job: str) -> None:
     if folder.state().ended:
         raise UserError(f"job {job!r} has ended already: {folder.state()}")
     with Connection(cluster_of(folder).socket) as connection:
-        answer = connection.ask({"op": "cancel", "name": job})
+        answer = connection.ask({"op": "cancel", **folder.address()})
     click.echo(f"job {job} {answer['state']}" + ("" if answer["state"] == JobState.CANCELLED else ": it ended first"))
     next_commands(f"spmd-launch logs {job}", "spmd-launch jobs")
 

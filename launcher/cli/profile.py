@@ -27,7 +27,7 @@ def profile(job: str, steps: int) -> None:
     if folder.state().ended:
         raise UserError(f"job {job!r} has ended ({folder.state()}); `submit --profile` takes one from the start")
     with Connection(cluster_of(folder).socket) as connection:
-        answer = connection.ask({"op": "profile", "name": job, "steps": steps})
+        answer = connection.ask({"op": "profile", **folder.address(), "steps": steps})
     session, ranks = answer["session"], answer["ranks"]
     say(f"asked {ranks} rank(s) for {steps} step(s); Ctrl-C leaves them to it")
     first, last = wait_for(job, session, ranks)

@@ -10,10 +10,10 @@ import click
 
 from launcher.cli.console import next_commands, show_json, table
 from launcher.errors import UserError
-from launcher.job import valid_name
-from launcher.job_folder import JobFolder, all_jobs, jobs_folder
+from launcher.job_folder import JobFolder, all_jobs
 from launcher.outputs import read_summary
 from launcher.record_copy import refresh_job
+from launcher.record_names import find_record, is_valid
 from launcher.words import number_of_bytes
 
 MAX_LISTED = 8
@@ -25,13 +25,12 @@ def find_job(name: str) -> JobFolder:
     Raises:
         UserError: there is none of that name.
     """
-    folder = JobFolder(jobs_folder() / name)
-    if valid_name(name):  # nothing else is the name of a folder of ours
+    if is_valid(name):  # nothing else is the name of a folder of ours
         refresh_job(name)
-    if not valid_name(name) or not folder.exists():
-        known = ", ".join(job.name for job in all_jobs()[-8:]) or "there is none"
-        raise UserError(f"no job {name!r} (known: {known})")
-    return folder
+        if (folder := find_record(name)).exists():
+            return folder
+    known = ", ".join(job.name for job in all_jobs()[-8:]) or "there is none"
+    raise UserError(f"no job {name!r} (known: {known})")
 
 
 @click.command()

@@ -20,7 +20,7 @@ def stacks(job: str) -> None:
         found = _kept(folder)
     else:
         with Connection(cluster_of(folder).socket) as connection:
-            answer = connection.ask({"op": "stacks", "name": job})
+            answer = connection.ask({"op": "stacks", **folder.address()})
         found = {f"rank {one['rank']} on host {one['host']}": one["text"] for one in answer["stacks"]}
     for who, text in found.items():
         click.echo(f"=== {who}: {text.rstrip()}\n")

@@ -185,7 +185,7 @@ def _show_job(name: str, as_json: bool) -> bool:
 
 def job_status(folder: JobFolder) -> dict[str, Any]:
     """State, attempt and ranks of a job: live from its supervisor, or as its record says."""
-    keys = ("name", "workload", "state", "attempt", "message", "hosts", "seconds", "ranks")
+    keys = ("name", "workload", "state", "attempt", "message", "checkpoint_step", "hosts", "seconds", "ranks", "notes")
     job = folder.job()
     recorded = {key: job.get(key) for key in keys} | {"workload": job["spec"]["workload"]}
     recorded = {
@@ -193,13 +193,14 @@ def job_status(folder: JobFolder) -> dict[str, Any]:
         "ranks": recorded["ranks"] or [],
         "attempt": recorded["attempt"] or 0,
         "message": recorded["message"] or "",
+        "notes": recorded["notes"] or [],
     }
     cluster = Cluster.load(job["cluster"])
     if folder.state().ended or cluster is None or not cluster.alive():
         return recorded
     try:
         with Connection(cluster.socket) as connection:
-            return connection.ask({"op": "job", "name": folder.name})
+            return connection.ask({"op": "job", **folder.address()})
     except (FailureError, UserError) as error:
         return recorded | {"message": f"its last known state; {error}"}
 

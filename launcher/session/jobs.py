@@ -140,8 +140,9 @@ class Job:
 
     def cancel(self) -> JobState:
         """Ends the job and every process of it; returns how it has ended."""
-        with Connection(cluster_of(self._folder()).socket) as connection:
-            return JobState(connection.ask({"op": "cancel", "name": self.name})["state"])
+        folder = self._folder()
+        with Connection(cluster_of(folder).socket) as connection:
+            return JobState(connection.ask({"op": "cancel", **folder.address()})["state"])
 
     def _folder(self) -> JobFolder:
         refresh_job(self.name)

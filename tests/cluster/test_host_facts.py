@@ -1,6 +1,7 @@
 """What a look at machines finds, and what is made of it: the script is run here as it is on a host."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -28,7 +29,7 @@ def facts(host: str = "h1", **changes: Any) -> MachineFacts:
     good: dict[str, Any] = dict(
         host=host, home=f"/root/.spmd-launch/hosts/{host}", address=f"10.0.0.{host[1:]}", hostname=host,
         resolves_to=(f"10.0.0.{host[1:]}",), clock_skew_s=0.1, free_bytes=MIN_FREE_BYTES, free_shm_bytes=2**30,
-        writable="", machine="x86_64", system="Linux", uv="", environments={}, cluster=None, processes=(),
+        writable="", machine="x86_64", system="Linux", uv="", environments={}, cluster=None, others=(), processes=(),
         container=None, python={"version": "3.11.7", "packages": {"ray": "2.60.0", "jax": "0.10.2", "jaxlib": "0.10.2",
                                                   "numpy": "2.4.0", "psutil": "7"}},
     )  # fmt: skip
@@ -62,6 +63,17 @@ def test_a_look_finds_processes_that_nobody_holds(tmp_path: Path) -> None:
             process.wait()
     assert (found["pid"], found["cluster_id"], found["command"]) == (started[0].pid, "alone", "sleep 61")
     assert 0 <= found["age_s"] < 60
+
+
+def test_a_look_finds_other_clusters_that_use_our_folder(tmp_path: Path) -> None:
+    clusters = tmp_path / ".spmd-launch/hosts/h1/clusters"
+    start = Path(f"/proc/{os.getpid()}/stat").read_text().rpartition(")")[2].split()[19]
+    holders = {"lab": os.getpid(), "up": os.getpid(), "dead": 0, "begun": None}
+    for name, pid in holders.items():
+        (clusters / name).mkdir(parents=True)
+        if pid is not None:
+            (clusters / name / "holder.json").write_text(json.dumps({"pid": pid, "started": float(start)}))
+    assert look(tmp_path)["others"] == ["begun", "up"]
 
 
 def test_good_machines() -> None:

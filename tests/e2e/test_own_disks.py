@@ -19,6 +19,20 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 SETTINGS = ("steps=20", "mesh=2x2", "num_layers=1", "width=32", "ff_width=64", "context_length=16", "sample_length=0")
 JOB = ("transformer", *set_words(SETTINGS), "--checkpoint-every", "5")
 
+SAVES = """
+import os, pathlib, sys, time
+saved, mine = pathlib.Path(os.environ["SPMD_LAUNCH_STORAGE_PATH"], "step.txt"), os.environ["SPMD_LAUNCH_RANK"]
+attempt = os.environ["SPMD_LAUNCH_ATTEMPT"]
+step = int(saved.read_text()) if saved.exists() else 0
+print(f"starts from {step}", flush=True)
+saved.write_text(str(step + 1))
+both = pathlib.Path(sys.argv[1])
+(both / f"{mine}-{attempt}").touch()
+while not all((both / f"{rank}-{attempt}").exists() for rank in "01"):  # the end of one that fails ends the other
+    time.sleep(0.01)
+raise SystemExit(step == 0)
+"""
+
 
 @pytest.fixture(scope="module")
 def apart(cli: Cli) -> Iterator[str]:
@@ -151,3 +165,49 @@ def test_a_job_that_ended_is_resumed_from_the_head(cli: Cli, apart: str, calm: d
     cli("submit", "--resume", "resumed", "--cluster", apart)
     assert_as_calm(cli, "resumed", calm, attempts=2)
     assert events(cli, "resumed", "resumed")[-1]["step"] == 15
+
+
+def test_what_a_script_has_saved_outlives_its_job(cli: Cli, apart: str, tmp_path: Path) -> None:
+    """The head has no copy of it, so the hosts keep it: for `--resume`, also of what has succeeded."""
+    (tmp_path / "saves.py").write_text(SAVES)
+    (both := tmp_path / "both").mkdir()
+    user = Cli(cli.home, tmp_path)
+    out = user("run", "--name", "saves-apart", "--cluster", apart, "--", "python", "saves.py", str(both), code=1)
+    assert "starts from 0" in out
+    for start in (1, 2):
+        out = user("submit", "--resume", "saves-apart", "--cluster", apart)
+        assert f"[0] starts from {start}" in out and f"[1] starts from {start}" in out
+    assert not any("no saves" in note for note in cli.job("saves-apart")["notes"])
+
+
+def test_what_a_script_has_saved_outlives_its_cluster_and_a_host_without_it_is_named(cli: Cli, tmp_path: Path) -> None:
+    name, job = "outlived", "saves-outlive"
+    path = cluster_file(cli.home, name)
+    path.write_text(path.read_text().replace(f"{cli.home}/storage", "none"))
+    (tmp_path / "saves.py").write_text(SAVES)
+    (both := tmp_path / "both").mkdir()
+    user = Cli(cli.home, tmp_path)
+    cli("up", str(path))
+    try:
+        user("run", "--name", job, "--cluster", name, "--", "python", "saves.py", str(both), code=1)
+        assert "--purge is for hosts over ssh" in cli("down", name, "--force", "--purge", code=2)
+        dead = cli.record(name)
+        psutil.Process(dead["holder"]["pid"]).kill()
+        cli.wait_for(lambda: not processes_of(dead))
+        assert "cleaning up" in cli("up", str(path))
+        out = user("submit", "--resume", job, "--cluster", name)
+        assert "[0] starts from 1" in out and "[1] starts from 1" in out
+
+        cli("down", name)
+        shutil.rmtree(cli.home / "saved" / f"{name}-1")  # as of a host that was replaced
+        cli("up", str(path))
+        out = user("submit", "--resume", job, "--cluster", name, code=1)
+        assert "[0] starts from 2" in out and "[1] starts from 0" in out
+        notes = cli.job(job)["notes"]
+        assert f"attempt 3 finds what the script has saved on each host's own disk ({name}-0: 1 file, 1 B" in str(notes)
+        assert any(note.startswith(f"{name}-1 (rank 1) has no saves of the script, and {name}-0") for note in notes)
+        told = [[host["num_files"] for host in event["hosts"]] for event in cli.events(job, "saves")]
+        assert told == [[0, 0], [1, 1], [1, 0]]
+    finally:
+        cli("down", name, "--force")
+    assert len(list((cli.home / "saved").glob(f"{name}-*/{job}.*/step.txt"))) == 2

@@ -50,6 +50,7 @@ def test_a_job_goes_on_after(cli: Cli, cluster: str, calm_digest: str, fault: st
     assert (job["state"], job["attempt"]) == ("SUCCEEDED", 2)
     assert job["result"]["result_digest"] == calm_digest
     assert len(cli.events(f"after-{name}", "recovered")) == 1
+    assert cli.json("status", f"after-{name}")["notes"] == job["notes"] != []
     first = {rank["pid"] for rank in job["ranks"]}
     assert not first & {process.pid for process in processes_of(cli.record(cluster))}
 

@@ -2,10 +2,13 @@
 
 import json
 import os
+import re
+import shutil
 import sys
 import textwrap
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.conftest import ROOT, Cli
@@ -268,6 +271,31 @@ def test_what_rank_0_writes_into_its_folder_comes_back_of_a_script_that_fails_to
     assert found == {"left.txt": "0", "notes.txt": "changed", "out/model.txt": "0"}
 
 
+def test_files_that_cannot_be_read_repeat_no_script_and_stay_where_they_are(user: Cli) -> None:
+    write(user, "leaves.py", """
+        import os, pathlib
+        results = pathlib.Path(os.environ["SPMD_LAUNCH_JOB_DIR"])
+        os.mkfifo(results / "a-pipe")
+        (results / "b-memory").symlink_to("/proc/self/mem")  # whose first byte nobody can read
+        (results / "c-good.txt").write_text("good")
+        pathlib.Path("d-good.txt").write_text("good")
+    """)  # fmt: skip
+    out = user("run", "--name", "leaves", "--max-failures", "2", "--", "python", "leaves.py")
+    job = user.job("leaves")
+    assert (job["state"], job["attempt"]) == ("SUCCEEDED", 1)
+    results = user.home / "jobs" / "leaves" / "results"
+    assert sorted(path.name for path in results.iterdir()) == ["c-good.txt", "d-good.txt"]
+    why = "results/a-pipe (a named pipe), results/b-memory (Input/output error)"
+    (note,) = job["notes"]
+    assert note.startswith(f"rank 0 on host shared-0: could not be fetched: {why}; what is there stays on the host")
+    (event,) = user.events("leaves", "files-left")
+    assert note.endswith(f", in {event['folder']}") and event["num_files"] == 2
+    kept = sorted(path.name for path in Path(event["folder"], "results").iterdir())
+    shutil.rmtree(event["folder"])  # other tests read all files of this cluster
+    assert kept == ["a-pipe", "b-memory"]
+    assert "could not be fetched: results/a-pipe" in " ".join(out.split())
+
+
 def test_a_crash_in_c_leaves_its_stack(user: Cli) -> None:
     code = "import ctypes, os, time; os.environ['SPMD_LAUNCH_RANK'] == '0' or ctypes.string_at(0); time.sleep(30)"
     out = user("run", "--name", "crash", "--", "python", "-c", code, code=1)
@@ -400,3 +428,17 @@ def test_exec_runs_on_the_hosts_beside_a_job(user: Cli) -> None:
         assert "from 0 to 1" in user("exec", "--rank", "2", "--", "true", code=2)
     finally:
         user("cancel", "sleeper")
+
+
+def test_exec_is_as_its_help_says_no_rank_of_a_job(user: Cli) -> None:
+    """Without a job's variables, the user's folder and input; what it leaves in the background it waits for."""
+    told = " ".join(user("exec", "--help").split())
+    assert "It is no rank of a job" in told and "without SPMD_LAUNCH_RANK" in told and "no input" in told
+    (user.cwd or Path()).joinpath("here.txt").touch()
+    seen = user("exec", "--rank", "0", "--", "bash", "-c", "env; pwd; ls; cat")
+    job = ("JOB", "JOB_DIR", "ATTEMPT", "STORAGE_PATH", "RANK", "NUM_RANKS")
+    assert not [name for name in job if f"SPMD_LAUNCH_{name}=" in seen]
+    assert "JAX_PLATFORMS=cpu" in seen and "here.txt" not in seen and f"{user.home}/clusters/shared/hosts/" in seen
+    left = user("exec", "--rank", "0", "--timeout", "2", "--", "bash", "-c", "sleep 300 & echo left $!", code=1)
+    (pid,) = re.findall(r"left (\d+)", left)
+    user.wait_for(lambda: not psutil.pid_exists(int(pid)), 10.0)

@@ -1,11 +1,15 @@
 """Submit, results, logs, status, cancel and the queue, on a real cluster of two emulated hosts."""
 
+import json
+import shutil
 import signal
 import time
 from pathlib import Path
 
 import pytest
 
+from launcher.errors import UserError
+from launcher.protocol import Connection
 from tests.conftest import Cli, processes_of
 
 pytestmark = pytest.mark.cluster
@@ -106,6 +110,31 @@ def test_names_are_unique_among_jobs_and_clusters(cli: Cli, cluster: str) -> Non
     assert "a cluster has that name" in cli("submit", "psum-check", "--name", cluster, code=2)
     cli("jobs", "--prune", "once")
     assert not (cli.home / "jobs" / "once").exists()
+
+
+def test_a_record_of_another_job_of_the_same_name_is_known_by_its_id(cli: Cli, cluster: str) -> None:
+    """As a client has it of a remote cluster, where somebody else's job had that name."""
+    cli("submit", "psum-check", "--name", "twin")
+    jobs = cli.home / "jobs"
+    shutil.copytree(jobs / "twin", jobs / "twin.0c")
+    mine = cli.job("twin")
+    other = mine | {"spec": mine["spec"] | {"job_id": "0c"}, "storage": mine["storage"].rpartition(".")[0] + ".0c"}
+    (jobs / "twin.0c" / "job.json").write_text(json.dumps(other))
+    assert {job["name"] for job in cli.json("jobs")} >= {"twin", "twin.0c"}
+    assert "SUCCEEDED" in cli("results", "twin.0c")
+    own_id = mine["spec"]["job_id"]
+    with Connection(Path(cli.record(cluster)["run_folder"]) / "supervisor.sock") as connection:
+        with pytest.raises(UserError, match=f"has another job 'twin' by now: expected id 0c, got twin.{own_id}"):
+            connection.ask({"op": "cancel", "name": "twin", "job_id": "0c"})
+        connection.ask({"op": "prune", "name": "twin", "job_id": "0c"})
+        assert cli.job("twin") == mine
+    out = " ".join(cli("submit", "--resume", "twin.0c", code=2).split())
+    assert f"expected twin.0c, submitted {mine['spec']['submitted']}, got twin.{own_id}" in out
+    assert f"jobs --prune twin.{own_id}" in out and cli.job("twin") == mine
+    cli("jobs", "--prune", f"twin.{own_id}")
+    assert "twin" in cli("submit", "--resume", "twin.0c") and not (jobs / "twin.0c").exists()
+    assert cli.job("twin")["spec"]["job_id"] == "0c" and cli.job("twin")["storage"].endswith("twin.0c")
+    cli("jobs", "--prune", "twin.0c")
 
 
 LONG = ("submit", "psum-check", "--set", "steps=1000000", "--set", "size=32", "--detach")

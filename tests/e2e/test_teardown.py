@@ -121,6 +121,18 @@ def test_down_refuses_then_force_cancels(victim: Victim) -> None:
     assert (victim.cli.home / "jobs" / victim.job / "events.jsonl").exists()
 
 
+@pytest.mark.long
+def test_down_waits_for_a_supervisor_that_is_started_again(victim: Victim) -> None:
+    second = f"second-{victim.name}"  # which waits, and goes on to
+    victim.cli("submit", "psum-check", "--cluster", victim.name, "--set", "steps=1000000", "--set", "size=16",
+               "--detach", "--name", second)  # fmt: skip
+    victim.with_title("ray::Supervisor")[0].kill()
+    out = victim.cli("down", victim.name, code=2)
+    assert "asking again for up to 30 s" in out and second in out
+    victim.cli("down", victim.name, "--force")
+    assert victim.cli.job(second)["state"] == "CANCELLED"
+
+
 def test_down_ends_frozen_ranks(victim: Victim) -> None:
     for rank in victim.ranks():
         rank.suspend()

@@ -1,5 +1,9 @@
 """The same commands on machines that share nothing: three hosts over ssh, and a client that is none of them."""
 
+import json
+import os
+import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -83,6 +87,43 @@ def test_a_second_client_adopts_the_cluster_and_sees_its_jobs(lab: Lab) -> None:
         assert "READY" in other("status", lab.name) or "WARM" in other("status", lab.name)
         (other.home / "clusters").rename(other.home / "forgotten")  # that laptop is lost; the cluster is not
     assert lab.cli.json("submit", "psum-check")["state"] == "SUCCEEDED"
+
+
+def test_a_client_that_has_another_job_of_the_name_has_both(lab: Lab) -> None:
+    lab.cli("submit", "psum-check", "--name", "twin")
+    theirs = lab.cli.job("twin")["spec"]["job_id"]
+    with tempfile.TemporaryDirectory(prefix="slt-") as folder:
+        other = Cli(Path(folder))
+        mine = other.home / "jobs" / "twin"
+        shutil.copytree(lab.cli.home / "jobs" / "twin", mine, ignore=shutil.ignore_patterns(".*"))
+        record = lab.cli.job("twin")
+        record = record | {"cluster": "near", "spec": record["spec"] | {"job_id": "0c"}}
+        (mine / "job.json").write_text(json.dumps(record))
+        before = {path: path.read_bytes() for path in mine.rglob("*") if path.is_file()}
+        other("up", str(lab.file))
+        assert {job["name"] for job in other.json("jobs")} >= {"twin", f"twin.{theirs}"}
+        assert (
+            other.json("results", f"twin.{theirs}")["result_digest"] == lab.cli.json("results", "twin")["result_digest"]
+        )
+        assert "[2]" in other("logs", f"twin.{theirs}")
+        assert other.job(f"twin.{theirs}")["cluster"] == lab.name
+        out = " ".join(other("submit", "--resume", "twin", "--cluster", lab.name, code=2).split())
+        assert f"the head of cluster {lab.name!r} has another job of that name on record: expected twin.0c" in out
+        assert {path: path.read_bytes() for path in mine.rglob("*") if path.is_file()} == before
+        other("jobs", "--prune", "twin")
+        other("submit", "--resume", f"twin.{theirs}", "--cluster", lab.name)  # the head's was not meant
+        assert before and not mine.exists()
+        (other.home / "clusters").rename(other.home / "forgotten")
+
+
+def test_down_waits_for_the_head_s_supervisor_that_is_started_again(lab: Lab) -> None:
+    lab.cli("submit", "psum-check", "--set", "steps=1000000", "--set", "size=16", "--detach", "--name", "waits-for-it")
+    lab.cli.wait_for(lambda: lab.cli.json("status", "waits-for-it")["state"] == "RUNNING")
+    (supervisor,) = [process for process in lab.hosts["h1"].processes() if "ray::Supervisor" in process.argv[0]]
+    os.kill(supervisor.pid, signal.SIGKILL)
+    out = lab.cli("down", lab.name, code=2)
+    assert "asking again for up to 30 s" in out and "waits-for-it" in out
+    lab.cli("cancel", "waits-for-it")
 
 
 def test_a_closed_laptop_loses_nothing(lab: Lab) -> None:

@@ -166,3 +166,28 @@ def test_an_earlier_rank_that_does_not_die_is_not_waited_for_for_ever(
             os.kill(first, signal.SIGKILL)
 
     run(program())
+
+
+def test_files_that_were_not_fetched_outlive_the_attempt_and_its_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def program() -> None:
+        async with agent_in(tmp_path, monkeypatch) as agent:
+            leaves = Command(words=["bash", "-c", "cd $SPMD_LAUNCH_JOB_DIR; echo a > a; echo b > b"])
+            for number in (1, 2):
+                task = dataclasses.replace(await task_of(agent, tmp_path, number), command=leaves)
+                await agent.start(task)
+                await agent.attempts[task.attempt_id].ended.wait()
+                assert (await agent.collect(task.attempt_id)).files == {"results/a": 2, "results/b": 2}
+            place = Path(await agent.keep_output("job.1.x", ["results/a"]))
+            (tmp_path / "host" / "left" / "job.2.x" / "results").mkdir(parents=True)  # it cannot be moved there
+            with pytest.raises(OSError, match="not empty"):
+                await agent.keep_output("job.2.x", ["results/a"])
+            for number in (1, 2):
+                await agent.forget(f"job.{number}.x")
+            assert [path.name for path in (tmp_path / "host" / "attempts").iterdir()] == ["job.2.x"]
+            assert (tmp_path / "host" / "attempts" / "job.2.x" / "output" / "results" / "b").read_text() == "b\n"
+        Agent("h0", str(tmp_path / "host"), "cpu", 1, {}, "digest", owns_ray=False).notices.close()
+        assert [path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()] == ["results/b"]
+
+    run(program())

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import errno
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from launcher.job import JobState
 from launcher.job_folder import JobFolder
 from launcher.job_record import JobRecord
 from launcher.job_run import JobRun
+from launcher.left_files import LeftFiles
 from launcher.rank_process import Message
 from launcher.recovery import Stop
 from tests.cluster.test_record import _cluster
@@ -50,13 +52,16 @@ class HostAgent(RankAgent):
     async def has(self, digests: Sequence[str]) -> Sequence[str]:
         return digests
 
-    async def collect(self, attempt_id: str) -> dict[str, int]:
+    async def collect(self, attempt_id: str) -> LeftFiles:
         self._losses -= 1
         if self._losses >= 0:
             if self._stands:
                 await asyncio.Event().wait()
             raise ActorUnavailableError("the network is cut", None)
-        return {}
+        return LeftFiles()
+
+    async def keep_output(self, attempt_id: str, fetched: Sequence[str]) -> str:
+        return "/host/left"
 
     async def clock(self) -> float:
         return 0.0
@@ -73,6 +78,7 @@ def run(
     command: Command | None = None,
     cancelled_when: asyncio.Event | None = None,
     saved_step: int | None = None,
+    keeper: Any | None = None,
 ) -> JobRecord:
     """Runs a job to its end.
 
@@ -81,6 +87,7 @@ def run(
         command: that it runs; None: it runs a workload.
         cancelled_when: it is cancelled when this is set.
         saved_step: its newest checkpoint, by its record.
+        keeper: of the head, where its hosts share no storage.
     """
     spec = dataclasses.replace(job_spec(), command=command)
     job_folder = JobFolder.create(spec, "laptop")
@@ -91,7 +98,7 @@ def run(
     record.enqueue()
 
     async def program() -> None:
-        job = JobRun(record, _cluster(), Authority.open(folder, "laptop-1"))
+        job = JobRun(record, _cluster(), Authority.open(folder, "laptop-1"), keeper)
         pool = HostPool(dict(zip(HOSTS, (InProcess(agent) for agent in agents), strict=True)))
         pool.take(record.spec.name, HOSTS)
         running = asyncio.ensure_future(job.run(HOSTS, pool, BlobStore(folder / "blobs")))
@@ -144,7 +151,7 @@ def test_results_that_cannot_be_fetched_are_told_as_what_they_are(tmp_path: Path
 
 
 def test_an_agent_that_stands_still_keeps_no_job_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.outputs.PIECE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("launcher.collect.PIECE_TIMEOUT_S", 0.2)
     record = run(tmp_path, [HostAgent(losses=1, stands=True), HostAgent()])
     (note,) = record.notes
     assert note.startswith("rank 0 on host laptop-0 was lost after its end, before its results were fetched: ")
@@ -156,13 +163,86 @@ def test_an_agent_that_stands_still_keeps_no_job_running(tmp_path: Path, monkeyp
 def test_a_failed_commands_files_are_fetched_unless_its_host_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exit_event: Message, asked: int
 ) -> None:
-    monkeypatch.setattr("launcher.outputs.PIECE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("launcher.collect.PIECE_TIMEOUT_S", 0.2)
     command = Command(words=["train"])
     fails = HostAgent(losses=99, stands=True, ends=[{"type": "exit", **exit_event}])
     monkeypatch.setattr("launcher.job_run.decide", lambda *_, **__: Stop(why="enough"))
     record = run(tmp_path, [fails, HostAgent()], command=command)
     assert record.state is JobState.FAILED and "rank 0 on host laptop-0" in record.message
     assert 99 - fails._losses == asked
+    said = [note for note in record.notes if "could not be fetched: all files (TimeoutError: its agent did not" in note]
+    assert len(said) == asked and all(note.endswith("until the cluster goes down, in /host/left") for note in said)
+
+
+class LeavesFiles(HostAgent):
+    """Its rank has left files, of which one cannot be read."""
+
+    def __init__(self, *, ends: Sequence[Message] = (RESULT, EXIT)):
+        super().__init__(ends=ends)
+        self.fetched: Sequence[str] = ()
+
+    async def collect(self, attempt_id: str) -> LeftFiles:
+        return LeftFiles(files={"results/bad": 1, "results/good": 4}, unreadable={"results/pipe": "a named pipe"})
+
+    async def read(self, attempt_id: str, path: str, offset: int, length: int) -> bytes:
+        if path == "results/bad":
+            raise OSError(errno.EIO, "Input/output error")
+        return b"good"
+
+    async def keep_output(self, attempt_id: str, fetched: Sequence[str]) -> str:
+        self.fetched = fetched
+        return "/host/left"
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_file_that_cannot_be_read_repeats_no_command_and_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setattr("launcher.job_run.decide", lambda *_, **__: Stop(why="enough"))
+    ends = [RESULT, EXIT] if code == 0 else [{"type": "exit", "code": code}]
+    agent = LeavesFiles(ends=ends)
+    record = run(tmp_path, [agent, HostAgent()], command=Command(words=["train"]))
+    assert record.state is (JobState.SUCCEEDED if code == 0 else JobState.FAILED)
+    (note,) = [note for note in record.notes if "could not be fetched" in note]
+    assert note == (
+        "rank 0 on host laptop-0: could not be fetched: results/pipe (a named pipe), results/bad (Input/output error); "
+        "what is there stays on the host until the cluster goes down, in /host/left"
+    )
+    assert (record.folder.path / "results" / "good").read_bytes() == b"good" and agent.fetched == ["results/good"]
+    assert not (record.folder.path / "results" / "bad").exists()
+    (event,) = [event for event in record.folder.lines("events.jsonl") if event["type"] == "files-left"]
+    assert event["files"] == {"results/pipe": "a named pipe", "results/bad": "Input/output error"}
+    assert (event["host"], event["folder"], event["num_files"]) == ("laptop-0", "/host/left", 2)
+    assert record.attempt == 1
+
+
+@pytest.mark.parametrize(("agent_answers", "attempts"), [(True, 1), (False, 2)])
+def test_a_command_whose_files_cannot_be_listed_is_repeated_only_if_its_host_stands_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent_answers: bool, attempts: int
+) -> None:
+    monkeypatch.setattr("launcher.collect.PIECE_TIMEOUT_S", 0.2)
+    agent = HostAgent(losses=1, stands=True)
+    if not agent_answers:
+        monkeypatch.setattr(agent, "clock", lambda: asyncio.sleep(1.0, 0.0))
+    record = run(tmp_path, [agent, HostAgent()], command=Command(words=["train"]))
+    assert (record.state, record.attempt) == (JobState.SUCCEEDED, attempts)
+    (note,) = record.notes
+    assert ("could not be fetched: all files (TimeoutError: its agent did not send the list" in note) == agent_answers
+    assert note.endswith("; attempt 2 runs the command again") != agent_answers
+
+
+def test_a_full_disk_on_the_head_repeats_no_command(tmp_path: Path) -> None:
+    agent = LeavesFiles()
+
+    async def read(attempt_id: str, path: str, offset: int, length: int) -> bytes:
+        filled.enter_context(full_disk(2))
+        return b"good"
+
+    with contextlib.ExitStack() as filled, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(agent, "read", read)
+        record = run(tmp_path, [agent, HostAgent()], command=Command(words=["train"]))
+    assert (record.state, record.attempt) == (JobState.SUCCEEDED, 1) and agent.fetched == []
+    assert any("results/good (the head cannot write it: File too large)" in note for note in record.notes)
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), RuntimeError("503 of the bucket")])
@@ -191,6 +271,17 @@ def test_a_storage_that_refuses_for_a_moment_fails_one_attempt(
     assert end["cause"] == "failure"
 
 
+def test_a_job_is_cancelled_while_its_storage_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    back, cancelled = threading.Event(), asyncio.Event()
+    request.addfinalizer(back.set)
+    cancelled.set()
+    monkeypatch.setattr("launcher.attempt_fence.write_fence", lambda *_: back.wait())
+    record = run(tmp_path, [HostAgent(), HostAgent()], cancelled_when=cancelled)
+    assert (record.state, record.message) == (JobState.CANCELLED, "cancelled by the test")
+
+
 def test_a_storage_that_goes_on_refusing_ends_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launcher.job_run.STORAGE_PAUSE_S", 0.0)
     (tmp_path / "storage").write_text("no folder")
@@ -212,12 +303,12 @@ def test_a_job_whose_checkpoints_are_out_of_sight_starts_nothing_over(
 
 def test_results_that_the_head_cannot_write_fail_an_attempt_with_the_reason(tmp_path: Path) -> None:
     class FillsTheDisk(HostAgent):
-        async def collect(self, attempt_id: str) -> dict[str, int]:
+        async def collect(self, attempt_id: str) -> LeftFiles:
             (results,) = tmp_path.rglob("results")
             if results.is_dir():
                 results.rename(results.with_name("aside"))
                 results.touch()  # nothing can be written below it
-            return {}
+            return LeftFiles()
 
     record = run(tmp_path, [FillsTheDisk(), HostAgent()])
     assert record.state is JobState.FAILED and "the launcher failed" not in record.message

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import FailureError
-from launcher.job import InputFile
+from launcher.job import InputFile, JobSpec
 from launcher.job_folder import JobFolder, jobs_folder
 from launcher.mirror import fetch_record, mirror_record
 from launcher.storage import storage_for
@@ -112,10 +112,7 @@ def test_of_two_jobs_that_had_the_name_the_last_one_comes(tmp_path: Path) -> Non
     """And they share no checkpoint: a new job must not go on with the state of one that was pruned."""
     later = dataclasses.replace(SPEC, job_id="0c", submitted="2026-11-21T05:30:00.000+01:00")
     for spec in (later, SPEC):
-        folder = JobFolder.create(spec, "laptop")
-        mirror_record(folder, storage_for(str(tmp_path), spec), set())
-        folder.close()
-        folder.remove()
+        _mirrored(spec, tmp_path).remove()
     assert storage_for(str(tmp_path), later) != storage_for(str(tmp_path), SPEC)
     back = fetch_record(str(tmp_path), "job")
     assert back is not None and back.spec() == later
@@ -139,3 +136,23 @@ def test_a_damaged_copy_is_named_and_nothing_is_brought(tmp_path: Path, text: st
     ):
         fetch_record(str(tmp_path), "job")
     assert not (jobs_folder() / "job").exists()
+
+
+def test_a_record_that_is_here_is_not_replaced_by_that_of_a_later_job_of_its_name(tmp_path: Path) -> None:
+    later = dataclasses.replace(SPEC, job_id="0c", submitted="2026-11-22T04:00:00.000+00:00")
+    for spec in (later, SPEC):
+        folder = _mirrored(spec, tmp_path)
+        if spec is later:
+            folder.remove()
+    back = fetch_record(str(tmp_path), "job", replace=True)
+    assert back is not None and back.spec() == SPEC
+    exact = fetch_record(str(tmp_path), "job.0c")
+    assert exact is not None and exact.name == "job.0c" and exact.spec() == later
+
+
+def _mirrored(spec: JobSpec, storage: Path) -> JobFolder:
+    """A new job's record, with its copy in the storage."""
+    folder = JobFolder.create(spec, "laptop")
+    mirror_record(folder, storage_for(str(storage), spec), set())
+    folder.close()
+    return folder

@@ -13,6 +13,7 @@ from launcher.errors import UserError
 from launcher.job import JobState
 from launcher.job_folder import JobFolder
 from launcher.job_record import JobRecord
+from launcher.left_files import LeftFiles, list_files
 from launcher.profile_steps import ProfileSteps
 from launcher.profiles import Profiles
 from launcher.rank.profile import StepProfiler
@@ -102,11 +103,10 @@ class FolderAgent:
         self._output = output
         self.told: list[Message] = []
 
-    async def collect(self, attempt_id: str) -> dict[str, int]:
+    async def collect(self, attempt_id: str) -> LeftFiles:
         if self._output is None:
             raise ConnectionError("no route to the host")
-        found = (path for path in self._output.rglob("*") if path.is_file())
-        return {path.relative_to(self._output).as_posix(): path.stat().st_size for path in found}
+        return list_files(self._output)
 
     async def read(self, attempt_id: str, path: str, offset: int, length: int) -> bytes:
         assert self._output is not None

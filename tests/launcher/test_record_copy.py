@@ -1,5 +1,6 @@
 """A client's copy of a head's records: only what is new travels, and no head can write outside the client's folder."""
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,8 @@ from launcher.errors import FailureError
 from launcher.job import InputFile
 from launcher.job_folder import JobFolder
 from launcher.protocol import Message
-from launcher.record_copy import PIECE, _stats, _store, news
+from launcher.record_copy import PIECE, _have, _store, news
+from launcher.record_names import find_record
 from tests.conftest import job_spec
 
 
@@ -26,9 +28,8 @@ class Pair:
 
     def refresh(self, *, only_records: bool = False, inputs: bool = False) -> list[str]:
         """What `record_copy.refresh` does; returns the files that travelled."""
-        folder = self.at("client")
-        have = {path.name: _stats(path) for path in folder.iterdir()} if folder.exists() else {}
-        request: Message = {"names": None, "have": have, "only_records": only_records, "inputs": inputs}
+        self.at("client")
+        request: Message = {"names": None, "have": _have(None), "only_records": only_records, "inputs": inputs}
         self.at("head")
         answers = list(news("lab", request))
         self.at("client")
@@ -99,9 +100,59 @@ def test_jobs_of_another_cluster_are_not_told(pair: Pair) -> None:
 )
 def test_a_head_cannot_write_outside_the_jobs_folder(pair: Pair, job: str, path: str) -> None:
     pair.at("client")
-    answer = {"job": job, "path": path, "offset": 0, "mtime_ns": 1, "data": "", "record": {}}
+    answer = {"job": job, "job_id": "b7", "path": path, "offset": 0, "mtime_ns": 1, "data": "", "record": {}}
     with pytest.raises(FailureError, match="outside"):
         _store(answer)
     assert not [
         file for file in pair.folder.rglob("*") if file.is_file() and "head" not in file.parts and file.name != "data"
     ]
+
+
+def test_an_id_cannot_lead_outside_either(pair: Pair) -> None:
+    pair.at("client")
+    JobFolder.create(dataclasses.replace(job_spec(), job_id="0c"), "laptop")
+    with pytest.raises(FailureError, match="outside"):
+        _store({"job": "job", "job_id": "/../../x", "path": "job.json", "record": {}})
+
+
+def test_another_job_of_the_name_that_is_here_stays_as_it_is(pair: Pair) -> None:
+    """Of another cluster, say: that a copy arrives in its place would lose it."""
+    pair.at("client")
+    mine = JobFolder.create(dataclasses.replace(job_spec(), job_id="0c"), "laptop")
+    mine.append("events.jsonl", {"type": "mine"})
+    mine.close()
+    assert pair.refresh() == ["events.jsonl", "results/summary.json", "job.json"], "all of it, though a file is there"
+    assert mine.spec().job_id == "0c" and mine.job()["cluster"] == "laptop"
+    assert [event["type"] for event in mine.lines("events.jsonl")] == ["mine"] and mine.files("results") == []
+    copy = find_record("job.b7")
+    assert (
+        copy.name == "job.b7" and copy.job()["cluster"] == "lab" and copy.address() == mine.address() | {"job_id": "b7"}
+    )
+    assert [event["type"] for event in copy.lines("events.jsonl")] == ["submitted"]
+    assert find_record("job").spec().job_id == "0c" == find_record("job.0c").spec().job_id
+    assert pair.refresh() == ["job.json"], "it is continued there"
+    mine.remove()
+    assert pair.refresh() == ["job.json"] and find_record("job.b7").name == "job.b7"
+
+
+def test_a_copy_that_broke_off_before_its_record_came_is_continued_by_the_same_job_alone(pair: Pair) -> None:
+    pair.at("head")
+    pieces = list(news("lab", {"names": None, "have": {}, "only_records": False, "inputs": False}))
+    pair.at("client")
+    _store(pieces[0])
+    assert not find_record("job").exists() and list(_have(["job"])) == ["b7"]
+    _store(pieces[0] | {"job_id": "0c"})
+    assert find_record("job.0c").path.is_dir(), "of two copies that are not whole each has its own folder"
+    assert pair.refresh() == ["results/summary.json", "job.json"]
+    assert find_record("job").spec().job_id == "b7"
+
+
+def test_a_damaged_record_is_mended_if_it_is_a_copy_of_the_job_and_left_alone_else(pair: Pair) -> None:
+    pair.refresh()
+    (pair.at("client") / "job" / "job.json").write_text("{")
+    pair.refresh()
+    assert find_record("job").spec().job_id == "b7"
+    (pair.at("client") / "job" / ".job-id").unlink()
+    (pair.at("client") / "job" / "job.json").write_text("{")
+    pair.refresh()
+    assert find_record("job").damage() and find_record("job.b7").spec().job_id == "b7"

@@ -119,9 +119,11 @@ def test_a_job_that_has_ended_is_removed_even_if_the_disk_does_not_know_yet(
     if not on_disk:
         live.folder.write_job(live.folder.job() | {"state": JobState.RUNNING})
         with pytest.raises(UserError, match="job 'job' is RUNNING: only a job that has ended can be removed"):
-            head.remove("job", None)
-    assert not RecordsOnHead("other").remove("job", live) and head.remove("job", live)
-    assert not head.remove("job", None) and list(jobs_folder().iterdir()) == []
+            head.remove("job", "b7", None)
+    assert not RecordsOnHead("other").remove("job", "b7", live)
+    assert not head.remove("job", "b8", None), "it is another job that had the name"
+    assert head.remove("job", "b7", live)
+    assert not head.remove("job", "b7", None) and list(jobs_folder().iterdir()) == []
 
 
 def test_a_record_is_brought_once_from_the_storage_however_many_ask(
@@ -129,9 +131,9 @@ def test_a_record_is_brought_once_from_the_storage_however_many_ask(
 ) -> None:
     fetched: list[str] = []
 
-    def fetch(root: str, name: str) -> JobFolder | None:
+    def fetch(root: str, name: str, job_id: str) -> JobFolder | None:
         fetched.append(name)
-        return fetch_record(root, name)
+        return fetch_record(root, name, job_id)
 
     monkeypatch.setattr(records_on_head, "fetch_record", fetch)
     folder = JobFolder.create(job_spec(), "gone")
@@ -144,12 +146,12 @@ def test_a_record_is_brought_once_from_the_storage_however_many_ask(
         head = RecordsOnHead("laptop")
 
         async def resume() -> None:
-            await head.find("job", str(tmp_path))
+            await head.find(job_spec(), str(tmp_path))
             folder.write_job(folder.job() | {"cluster": f"{folder.job()['cluster']}, resumed"})
 
         await asyncio.gather(resume(), resume())
         with pytest.raises(UserError, match=r"--resume other: neither the head nor .* has a record of it"):
-            await head.find("other", str(tmp_path))
+            await head.find(job_spec("other"), str(tmp_path))
 
     asyncio.run(program())
     assert folder.job()["cluster"] == "gone, resumed, resumed" and fetched == ["job", "other"]
@@ -161,5 +163,43 @@ def test_a_storage_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (record / "job.json").write_text(json.dumps({"spec": {"submitted": job_spec().submitted}}))
     (record / "events.jsonl").mkdir()
     with pytest.raises(FailureError, match=f"--resume job: its record cannot be brought from {tmp_path}: .*directory"):
-        asyncio.run(RecordsOnHead("laptop").find("job", str(tmp_path)))
+        asyncio.run(RecordsOnHead("laptop").find(job_spec(), str(tmp_path)))
     assert list(jobs_folder().iterdir()) == []
+
+
+ANOTHER = dataclasses.replace(SPEC, job_id="0c", submitted="2026-11-22T04:00:00.000+00:00")
+
+
+def test_a_job_does_not_go_on_in_the_record_of_another_of_its_name(blobs: BlobStore, tmp_path: Path) -> None:
+    head = RecordsOnHead("laptop")
+    live = ended(head.open(ANOTHER, blobs, None, resume=False), tmp_path)
+    before = (live.folder.path / "job.json").read_bytes()
+    words = (
+        r"^--resume job: the head of cluster 'laptop' has another job of that name on record: expected job\.b7, "
+        r"submitted 2026-11-21.*, got job\.0c, submitted 2026-11-22.*; nothing was changed\..* --prune job\.0c$"
+    )
+    with pytest.raises(UserError, match=words):
+        asyncio.run(head.find(SPEC, str(tmp_path)))
+    with pytest.raises(UserError, match=words):
+        head.open(SPEC, blobs, live, resume=True)
+    assert (live.folder.path / "job.json").read_bytes() == before
+    assert [path.name for path in jobs_folder().iterdir()] == ["job"]
+
+
+def test_of_the_jobs_of_a_name_in_the_storage_the_one_that_is_resumed_is_brought(tmp_path: Path) -> None:
+    for spec in (SPEC, ANOTHER):
+        folder = JobFolder.create(spec, "gone")
+        mirror_record(folder, storage_for(str(tmp_path), spec), set())
+        folder.close()
+        folder.remove()
+    asyncio.run(RecordsOnHead("laptop").find(SPEC, str(tmp_path)))
+    assert JobFolder(jobs_folder() / "job").spec().job_id == SPEC.job_id
+    with pytest.raises(UserError, match=r"has a record of it \(id ff\)"):
+        asyncio.run(RecordsOnHead("laptop").find(dataclasses.replace(SPEC, name="x", job_id="ff"), str(tmp_path)))
+
+
+def test_a_head_that_was_a_client_goes_on_with_its_copy(tmp_path: Path) -> None:
+    folder = JobFolder.create(SPEC, "elsewhere")
+    folder.path.rename(jobs_folder() / "job.b7")  # another job had the name when it was copied, and was pruned since
+    asyncio.run(RecordsOnHead("laptop").find(SPEC, str(tmp_path)))
+    assert [path.name for path in jobs_folder().iterdir()] == ["job"] and folder.spec() == SPEC

@@ -4,6 +4,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,8 +89,8 @@ def test_a_file_that_goes_away_in_the_meantime_is_no_matter(tmp_path: Path, monk
         (work / name).write_text(name)
     walk = os.walk
 
-    def walk_while_it_goes(top: Path) -> object:
-        for found in walk(top):
+    def walk_while_it_goes(top: Path, **options: Any) -> object:
+        for found in walk(top, **options):
             (work / "gone").unlink(missing_ok=True)  # listed, and then removed by a process of the command's
             yield found
 
