@@ -92,7 +92,7 @@ OTHER_LAYOUT = {
     "sharded-mcmc": "on fewer hosts its bits are others (within the stated tolerance)",
 }
 ANY_LAYOUT = {"independent-chains": "it goes on with fewer hosts"}
-HANG_S = 15.0  # max(10 s, 5 x median step), and what it takes to read all stacks
+HANG_S = 10.0  # max(10 s, 5 x median step)
 BACK_S = 3.0  # a dead process: from the report to the next useful step
 RANK = r"rank {rank} on host {host} "
 # Two ranks have no majority, so each shows what it has; who raised first is no culprit.

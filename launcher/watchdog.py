@@ -18,8 +18,9 @@ class Bounds:
     """How long is too long, in seconds.
 
     Attributes:
-        stuck_s: without progress between two steps, or without a word of a stopped process.
+        stuck_s: from when a rank stands between two steps, or its process is stopped, until that is told;
         usual_factor: and at least so many times the usual (median) time between two reports.
+        naming_s: of these, for noticing it and for reading all stacks: so much earlier the rank counts as stuck.
         longest_factor: and so many times the longest of the last ones: a step that validates takes longer than most.
         start_s: in start, import, rendezvous, load, and up to the first step.
         script_s: in a user's script that tells nothing, while others wait for it in the rendezvous.
@@ -37,6 +38,7 @@ class Bounds:
 
     stuck_s: float = 10.0
     usual_factor: float = 5.0
+    naming_s: float = 2.5
     longest_factor: float = 2.0
     start_s: float = 120.0
     script_s: float = 300.0
@@ -98,7 +100,8 @@ def bound_s(rank: RankProgress, bounds: Bounds) -> float:
     if kind == "run" and rank.step >= rank.total > 0:
         return bounds.other_s
     if kind == "run" and rank.usual_s is not None:
-        return max(bounds.stuck_s, bounds.usual_factor * rank.usual_s, bounds.longest_factor * rank.longest_s)
+        told_s = max(bounds.stuck_s, bounds.usual_factor * rank.usual_s)
+        return max(told_s - bounds.naming_s, bounds.longest_factor * rank.longest_s)
     of_phase = {
         "compile": bounds.compile_s,
         "checkpoint": bounds.checkpoint_s,
@@ -121,7 +124,8 @@ def _silent_host(rank: RankProgress, bounds: Bounds) -> Finding | None:
 
 
 def _is_stopped(rank: RankProgress, bounds: Bounds) -> bool:
-    return not rank.ended and rank.state == "T" and rank.silent_s >= bounds.stuck_s and rank.host_silent_s < ANSWERS_S
+    is_stopped = rank.state == "T" and rank.silent_s >= bounds.stuck_s - bounds.naming_s
+    return not rank.ended and is_stopped and rank.host_silent_s < ANSWERS_S
 
 
 def _stopped(rank: RankProgress, ranks: Sequence[RankProgress]) -> Finding:

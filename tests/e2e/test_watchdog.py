@@ -51,7 +51,7 @@ def test_a_frozen_rank_is_named_and_leaves_nothing(cli: Cli, cluster: str) -> No
     assert end_of_attempt
     assert (finding["finding"], finding["ranks"], finding["fatal"]) == ("silent", [1], True)
     assert "its process is stopped (state T)" in finding["text"]
-    assert seconds < 30.0, "11 s on a quiet machine; on a busy one py-spy may take four more"
+    assert seconds < 30.0, "9 s on a quiet machine; on a busy one py-spy may take four more"
     stacks = {rank: (cli.home / f"jobs/freezes/logs/attempt-1.rank-{rank}.stack.txt").read_text() for rank in (0, 1)}
     assert "state T" in stacks[1] and "loop.py" in stacks[1]
     assert "loop.py" in stacks[0]

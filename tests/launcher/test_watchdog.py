@@ -34,7 +34,8 @@ ALONE = SCRIPT | {"moves": 1, "reports": 0, "launches": 0, "stood_s": 9e3}
     ("moment", "expected"),
     [
         ("all move", ([{}, {}], [])),
-        ("behind, not yet for long", ([WAITS, BEHIND | {"stood_s": 9.9}], [])),
+        ("behind, not yet for long", ([WAITS, BEHIND | {"stood_s": 7.4}], [])),
+        ("behind, so long that it is told within 10 s", ([WAITS, BEHIND | {"stood_s": 7.5}], [("stuck", (1,), True)])),
         ("behind by a launch", ([WAITS, BEHIND], [("stuck", (1,), True)])),
         ("behind by a report", ([WAITS, {"reports": 9, "launches": 30, "stood_s": 12.0}], [("stuck", (1,), True)])),
         ("behind by a phase, of a rank that reports less often: it has nothing to compute",
@@ -45,8 +46,8 @@ ALONE = SCRIPT | {"moves": 1, "reports": 0, "launches": 0, "stood_s": 9e3}
         ("two are behind, and one of them moves", ([WAITS, BEHIND, BEHIND | {"stood_s": 1.0}], [])),
         ("the peer has finished", ([{"done": True, "stood_s": 50.0}, BEHIND], [("stuck", (1,), True)])),
         ("all have finished", ([{"done": True, "stood_s": 50.0}] * 2, [])),
-        ("slow steps: 5 x the median", ([WAITS, BEHIND | {"usual_s": 4.0, "stood_s": 19.0}], [])),
-        ("slow steps, too long", ([WAITS, BEHIND | {"usual_s": 4.0, "stood_s": 21.0}], [("stuck", (1,), True)])),
+        ("slow steps: 5 x the median", ([WAITS, BEHIND | {"usual_s": 4.0, "stood_s": 17.4}], [])),
+        ("slow steps, too long", ([WAITS, BEHIND | {"usual_s": 4.0, "stood_s": 17.5}], [("stuck", (1,), True)])),
         ("a long step now and then: 2 x the longest", ([WAITS, BEHIND | {"longest_s": 7.0}], [])),
         ("no step is known yet", ([WAITS, BEHIND | {"usual_s": None, "stood_s": 119.0}], [])),
         ("still no step", ([WAITS, BEHIND | {"usual_s": None, "stood_s": 121.0}], [("stuck", (1,), True)])),
@@ -87,8 +88,8 @@ ALONE = SCRIPT | {"moves": 1, "reports": 0, "launches": 0, "stood_s": 9e3}
         ("a phase of the workload's own", ([{"stood_s": 9e3, "phase": "mine"}] * 2, [("together", (0, 1), False)])),
         ("all hang in a gather", ([{"stood_s": 301.0, "phase": "gather"}] * 2, [("together", (0, 1), True)])),
         ("a lone rank hangs", ([{"stood_s": 121.0}], [("together", (0,), True)])),
-        ("stopped", ([WAITS, {"state": "T", "silent_s": 10.0}], [("silent", (1,), True)])),
-        ("stopped for a moment", ([{}, {"state": "T", "silent_s": 9.0}], [])),
+        ("stopped", ([WAITS, {"state": "T", "silent_s": 7.5}], [("silent", (1,), True)])),
+        ("stopped for a moment", ([{}, {"state": "T", "silent_s": 7.4}], [])),
         ("stopped after its result", ([{}, {"state": "T", "silent_s": 11.0, "done": True}], [("silent", (1,), True)])),
         ("stopped while it compiles", ([{}, {"state": "T", "silent_s": 11.0, "phase": "compile train"}],
                                        [("silent", (1,), True)])),
@@ -96,7 +97,7 @@ ALONE = SCRIPT | {"moves": 1, "reports": 0, "launches": 0, "stood_s": 9e3}
         ("imports hold Python's lock", ([{}, {"state": "R", "silent_s": 11.0, "phase": "import"}], [])),
         ("holds Python's lock and others wait", (
             [WAITS, BEHIND | {"state": "R", "silent_s": 11.0}], [("silent", (1,), False), ("stuck", (1,), True)])),
-        ("a host hesitates", ([WAITS, BEHIND | {"host_silent_s": 4.0}], [])),
+        ("a host hesitates", ([WAITS, BEHIND | {"host_silent_s": 5.0}], [])),
         ("a host is suspected", ([WAITS, BEHIND | {"host_silent_s": 9.5}], [("host-silent", (1,), False)])),
         ("a host is lost", ([WAITS, BEHIND | {"host_silent_s": 15.0}], [("host-silent", (1,), True)])),
         ("a host is lost after its rank's result", ([{}, {"host_silent_s": 15.0, "done": True}],
@@ -180,7 +181,7 @@ def test_a_slow_rank_is_told_with_its_ratio() -> None:
 
 def test_bounds_can_be_given() -> None:
     assert outline(judge(ranks(WAITS, BEHIND), Bounds(stuck_s=30.0))) == []
-    assert bound_s(ranks({})[0], Bounds(stuck_s=30.0)) == 30.0
+    assert bound_s(ranks({})[0], Bounds(stuck_s=30.0, naming_s=5.0)) == 25.0
 
 
 @pytest.mark.parametrize("num_ranks", [2, 3, 8, 33])
