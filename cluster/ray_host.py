@@ -69,7 +69,8 @@ def remove(folder: str, cluster_id: str, actors: list[int], purge: str) -> list[
         time.sleep(0.05)  # the kernel ends them with their agents
     end_processes(marked)
     shutil.rmtree(folder, ignore_errors=True)
-    others = sorted(os.listdir(os.path.dirname(folder))) if purge and os.path.isdir(os.path.dirname(folder)) else []
+    clusters, own = os.path.split(folder)
+    others = sorted({*os.listdir(clusters)} - {own}) if purge and os.path.isdir(clusters) else []
     if purge and not others:
         shutil.rmtree(purge, ignore_errors=True)
     for parent in Path(folder).parents[:4]:  # up to ~/.spmd-launch

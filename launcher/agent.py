@@ -37,6 +37,7 @@ from launcher.host_templates import HostTemplates
 from launcher.job_environment import JobEnvironment
 from launcher.left_files import LeftFiles, list_files, read_piece, set_aside
 from launcher.notices import Notice
+from launcher.own_thread import in_own_thread
 from launcher.process_watch import end_with_raylet
 from launcher.rank.black_box import read_black_box
 from launcher.rank_process import RankProcess, keep
@@ -334,17 +335,17 @@ class Agent:
 
     async def collect(self, attempt_id: str) -> LeftFiles:
         """Files that the rank left in its output folder."""
-        return await asyncio.to_thread(list_files, self.attempts[attempt_id].output)
+        return await in_own_thread(list_files, self.attempts[attempt_id].output)
 
     async def read(self, attempt_id: str, path: str, offset: int, length: int) -> bytes:
         """A piece of a file that `collect` named."""
-        return await asyncio.to_thread(read_piece, self.attempts[attempt_id].output / path, offset, length)
+        return await in_own_thread(read_piece, self.attempts[attempt_id].output / path, offset, length)
 
     async def keep_output(self, attempt_id: str, fetched: list[str]) -> str:
         """Keeps what the rank left, but for files that were fetched, when the attempt is forgotten; returns where."""
         attempt = self.attempts[attempt_id]
         attempt.keeps_output = True  # if it cannot be moved, or not soon, it stays where it is
-        place = await asyncio.to_thread(set_aside, attempt.output, self.folder / "left" / attempt_id, fetched)
+        place = await in_own_thread(set_aside, attempt.output, self.folder / "left" / attempt_id, fetched)
         attempt.keeps_output = False
         return place
 

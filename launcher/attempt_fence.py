@@ -2,17 +2,20 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 from ray.exceptions import RayError, RayTaskError
 
 from launcher.keeper import Claim
+from launcher.own_thread import begin
 from workloads.fence import write_fence
 from workloads.storage.folders import find_folders
 
 T = TypeVar("T")
 FENCE_TIMEOUT_S = 120.0  # it may have to wait for the commit of an older attempt
+
+_begun: dict[str, Future[Any]] = {}  # what was begun last on each storage, which may hang
 
 
 class StorageError(Exception):
@@ -55,27 +58,37 @@ async def shut_out_older(claim: Claim, keeper: Any | None, saved_step: int | Non
 async def _found(claim: Claim, keeper: Any | None) -> Sequence[Any]:
     """All steps that are there, damaged ones too."""
     if keeper is None:
-        return await _in_time(find_folders, claim.storage)
+        return await _in_time(claim.storage, find_folders)
     return list(await _answer(keeper.find.remote(claim.storage)))
 
 
 async def _write(claim: Claim, keeper: Any | None) -> None:
     if keeper is None:
-        await _in_time(write_fence, claim.storage, claim.attempt, claim.attempt_id)
+        await _in_time(claim.storage, write_fence, claim.attempt, claim.attempt_id)
     else:
         await _answer(keeper.fence.remote(claim))
 
 
-async def _in_time(function: Callable[..., T], *arguments: Any) -> T:
-    """Runs it in a thread of its own: a storage that hangs (NFS) keeps it, and those that all share are few."""
-    thread = ThreadPoolExecutor(1)
+async def _in_time(storage: str, function: Callable[..., T], *arguments: Any) -> T:
+    """Calls it with a storage, which may hang (NFS) and come back when nobody waits any more.
+
+    It begins when what was begun there before has ended: the fence of an older attempt must not come after a newer
+    one's.
+    """
+    earlier = _begun.get(storage)
+
+    def turn() -> T:
+        if earlier is not None:
+            wait([earlier])
+        return function(storage, *arguments)
+
+    asked = _begun[storage] = begin(turn)
     try:
-        asked = asyncio.get_running_loop().run_in_executor(thread, function, *arguments)
-        return await asyncio.wait_for(asked, FENCE_TIMEOUT_S)
+        return await asyncio.wait_for(asyncio.wrap_future(asked), FENCE_TIMEOUT_S)
     except TimeoutError:
+        if asked.done():  # it has said so itself
+            raise
         raise TimeoutError(f"it did not answer within {FENCE_TIMEOUT_S:g} s") from None
-    finally:
-        thread.shutdown(wait=False)
 
 
 async def _answer(asked: Awaitable[Any]) -> Any:

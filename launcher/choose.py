@@ -5,6 +5,7 @@ from cluster.record import Cluster, cluster_names, running_clusters
 from launcher.errors import FailureError, UserError
 from launcher.job import NAME_RULE, valid_name
 from launcher.job_folder import jobs_folder
+from launcher.record_names import is_used
 from workloads.layout import Layout
 
 
@@ -68,7 +69,7 @@ def choose_name(given: str | None, workload: str) -> str:
     """
     if given is None:
         names = (f"{workload}-{number}" for number in range(1, 10**6))
-        return next(name for name in names if not (jobs_folder() / name).exists())
+        return next(name for name in names if not is_used(name))
     if not valid_name(given):
         raise UserError(f"--name {given!r}: {NAME_RULE}")
     if given in cluster_names():

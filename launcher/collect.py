@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +30,12 @@ class Collected:
     Attributes:
         fetched: paths below its output folder, and so in the job's.
         left: `{path: why}` of what could not be fetched.
+        broke_off: that the agent was lost, or stood still, so that all from then on is `left`.
     """
 
     fetched: Sequence[str]
     left: Mapping[str, str]
+    broke_off: RayError | TimeoutError | None = None
 
 
 class _LeftError(Exception):
@@ -54,8 +56,8 @@ async def collect_outputs(agent: Any, attempt_id: str, folder: Path, only: Colle
         only: their paths below the output folder; None: all.
 
     Raises:
-        RayError: the agent is lost, or knows of no such attempt.
-        TimeoutError: it does not answer: it stands still.
+        RayError: the agent is lost, or knows of no such attempt, so that there is no list of files.
+        TimeoutError: it does not answer: it stands still, or its disk does.
     """
     found: LeftFiles = await _answer(agent.collect.remote(attempt_id), "the list of its files")
     names = [name for name in found.files if only is None or name in only]
@@ -63,12 +65,16 @@ async def collect_outputs(agent: Any, attempt_id: str, folder: Path, only: Colle
     left |= {name: "it is not there" for name in only or () if name not in found.files and name not in left}
     fetched: list[str] = []
     num_stuck = 0
+    broke_off: RayError | TimeoutError | None = None
     for name in names:
-        if num_stuck == MAX_STUCK:
-            left[name] = "not tried, as its host's disk did not answer for others"
+        if num_stuck == MAX_STUCK or broke_off is not None:
+            who = "its host's disk" if broke_off is None else "its host"
+            left[name] = f"not tried, as {who} did not answer for others"
             continue
         try:
             await _fetch(agent, attempt_id, name, found.files[name], folder / name)
+        except (RayError, TimeoutError) as error:
+            left[name], broke_off = _why(error), error
         except _LeftError as error:
             left[name] = str(error)
             num_stuck += isinstance(error, _StuckError)
@@ -77,7 +83,7 @@ async def collect_outputs(agent: Any, attempt_id: str, folder: Path, only: Colle
     for name in left:
         with contextlib.suppress(OSError):
             (folder / name).unlink()
-    return Collected(fetched=fetched, left=left)
+    return Collected(fetched=fetched, left=left, broke_off=broke_off)
 
 
 async def bring_results(record: JobRecord, agent: Any, attempt_id: str) -> None:
@@ -89,44 +95,46 @@ async def bring_results(record: JobRecord, agent: Any, attempt_id: str) -> None:
         attempt_id: of the attempt, whose rank has ended.
 
     Raises:
-        RayError, TimeoutError: as of `collect_outputs`.
+        RayError: the agent is lost.
+        TimeoutError: it stands still; of a workload also where its disk does.
     """
-    try:
-        collected = await collect_outputs(agent, attempt_id, record.folder.path)
-    except TimeoutError as error:
-        if record.spec.command is None:
-            raise
+    collected = await _collect(record, agent, attempt_id)
+    if isinstance(collected.broke_off, TimeoutError) and record.spec.command is not None:
         # As by a link to a file server that is gone: where the agent answers, the command need not run again.
         await _answer(agent.clock.remote(), "the time")
-        await _keep(record, agent, attempt_id, (), {"all files": _why(error)})
-        return
-    if collected.left:
-        await _keep(record, agent, attempt_id, collected.fetched, collected.left)
+    elif collected.broke_off is not None:
+        raise collected.broke_off
+    await _keep(record, agent, attempt_id, collected)
 
 
 async def bring_what_there_is(record: JobRecord, agent: Any, attempt_id: str) -> None:
     """As `bring_results` of an attempt that has failed, the reason of which is another: a lost agent is only told."""
+    await _keep(record, agent, attempt_id, await _collect(record, agent, attempt_id))
+
+
+async def _collect(record: JobRecord, agent: Any, attempt_id: str) -> Collected:
     try:
-        await bring_results(record, agent, attempt_id)
-    except (RayError, TimeoutError) as error:
-        await _keep(record, agent, attempt_id, (), {"all files": _why(error)})
+        return await collect_outputs(agent, attempt_id, record.folder.path)
+    except (RayError, TimeoutError) as error:  # it is not known which there are, so older ones stay
+        older = "; what is here is of an earlier attempt" if record.attempt > 1 else ""
+        return Collected(fetched=(), left={"all files": f"{_why(error)}{older}"}, broke_off=error)
 
 
-async def _keep(
-    record: JobRecord, agent: Any, attempt_id: str, fetched: Iterable[str], left: Mapping[str, str]
-) -> None:
-    """Has a host keep what was not fetched, and tells of it."""
+async def _keep(record: JobRecord, agent: Any, attempt_id: str, collected: Collected) -> None:
+    """Has a host keep what was not fetched, if anything, and tells of it."""
+    if not collected.left:
+        return
     host = record.hosts[0]
     place, stays = "", ""
     try:
         place = await _answer(
-            agent.keep_output.remote(attempt_id, list(fetched)), "where it keeps them", KEEP_TIMEOUT_S
+            agent.keep_output.remote(attempt_id, list(collected.fetched)), "where it keeps them", KEEP_TIMEOUT_S
         )
         if place:
             stays = f"what is there stays on the host until the cluster goes down, in {place}"
     except (RayError, TimeoutError) as error:
         stays = f"whether the host keeps it is not known: {_why(error)}"
-    whys = {file_name(name): why for name, why in left.items()}
+    whys = {file_name(name): why for name, why in collected.left.items()}
     named = first_of([f"{name} ({why})" for name, why in whys.items()], NUM_NAMED)
     files = dict(list(whys.items())[:NUM_RECORDED])
     record.event("files-left", rank=0, host=host, folder=place, files=files, num_files=len(whys))
@@ -171,6 +179,8 @@ async def _answer(asked: Any, what: str, timeout_s: float | None = None) -> Any:
     timeout_s = timeout_s or PIECE_TIMEOUT_S
     try:
         return await asyncio.wait_for(asked, timeout_s)
+    except RayTaskError:  # which is a TimeoutError, too, where a file server has raised one
+        raise
     except TimeoutError:
         raise TimeoutError(f"its agent did not send {what} within {timeout_s:g} s") from None
 

@@ -1,5 +1,6 @@
 """Before `down` ends a cluster: none of its jobs runs, and who asked has their records in full; later nobody may."""
 
+import math
 import time
 from collections.abc import Callable
 
@@ -31,13 +32,14 @@ def drain(cluster: Cluster, find: Find, say: Say, *, force: bool) -> None:
         FailureError: the head cannot be reached, or its supervisor does not answer in full for PATIENCE_S while the
             cluster lives, and `force` is not set.
     """
+    problem = cluster.problem()
     if not force:
-        _require_way(cluster)
-    if not cluster.alive():
+        _require_way(cluster, problem)
+    if problem or not (cluster.is_remote or cluster.holder.alive()):
         if farewell := went_down(cluster):
             say(str(farewell))
         return
-    until, asked = time.monotonic() + PATIENCE_S, False
+    until = math.inf  # known once it does not answer: copying may take longer
     while True:
         drained = False
         try:
@@ -56,14 +58,14 @@ def drain(cluster: Cluster, find: Find, say: Say, *, force: bool) -> None:
                 return
             if not isinstance(error, NoAnswerError) or time.monotonic() > until:
                 raise FailureError(_refusal(cluster, error, drained)) from error
-            if not asked:
+            if until == math.inf:
                 say(f"{error}; asking again for up to {PATIENCE_S:g} s")
-            asked = True
+                until = time.monotonic() + PATIENCE_S
         time.sleep(PAUSE_S)
 
 
-def _require_way(cluster: Cluster) -> None:
-    if (problem := cluster.problem()) and went_down(cluster) is None:
+def _require_way(cluster: Cluster, problem: str) -> None:
+    if problem and went_down(cluster) is None:
         unknown = f"whether jobs run on {cluster.name!r} is not known"
         raise FailureError(f"{problem}; {unknown}: --force ends what can be reached")
 
@@ -76,7 +78,7 @@ def _lives(cluster: Cluster, find: Find) -> bool:
     """
     if not cluster.is_remote:
         return cluster.holder.alive()
-    _require_way(cluster)
+    _require_way(cluster, cluster.problem())
     try:
         found = find()
     except ClusterError:  # there is a way to the head, but not to what else has to be asked

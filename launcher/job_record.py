@@ -72,6 +72,7 @@ class JobRecord:
     def _told(self) -> dict[str, Any]:
         return {
             "name": self.spec.name,
+            "job_id": self.spec.job_id,
             "workload": self.spec.workload,
             "state": self.state,
             "attempt": self.attempt,

@@ -93,10 +93,18 @@ def set_aside(output: Path, place: Path, fetched: Iterable[str]) -> str:
     for name in fetched:
         with contextlib.suppress(OSError):
             (place / name).unlink()
-    for folder, _, _ in os.walk(place, topdown=False):
-        with contextlib.suppress(OSError):  # it is not empty
-            os.rmdir(folder)
+    _remove_empty(place)
     return str(place) if place.exists() else ""
+
+
+def _remove_empty(folder: Path) -> None:
+    """Removes the folders that nothing is in; links are not followed, as one may lead to a file server that is gone."""
+    with contextlib.suppress(OSError):  # it cannot be entered, or is not empty
+        with os.scandir(folder) as entries:
+            inner = [Path(entry) for entry in entries if entry.is_dir(follow_symlinks=False)]
+        for each in inner:
+            _remove_empty(each)
+        folder.rmdir()
 
 
 def reason(error: OSError) -> str:

@@ -14,7 +14,7 @@ from launcher.event_file import EVENT_FILES
 from launcher.growing_files import EVENTS, METRICS
 from launcher.job import InputFile
 from launcher.job_folder import RECORD, JobFolder, jobs_folder, new_folder
-from launcher.record_names import split
+from launcher.record_names import owner, split
 from workloads.durable import as_path, write_whole
 
 COPY = "record"
@@ -72,7 +72,7 @@ def fetch_record(root: str, name: str, job_id: str = "", *, replace: bool = Fals
     """
     base, here = as_path(root), JobFolder(jobs_folder() / name)
     plain, of_name = split(name)
-    job_id = job_id or of_name or (here.spec().job_id if here.exists() else "")
+    job_id = job_id or of_name or (here.spec().job_id if here.exists() else owner(here.path))
     copies = [folder / COPY for folder in base.glob(f"{plain}.{job_id or '*'}")] if base.exists() else []
     submitted = {copy: _submitted(copy / RECORD, name) for copy in copies if (copy / RECORD).exists()}
     if not submitted:

@@ -51,7 +51,7 @@ def refresh(
     try:
         with Connection(cluster.socket) as connection:
             for answer in connection.ask_all(request):
-                _store(answer)
+                _store(cluster.name, answer)
                 last = f"{answer['path']} of job {answer['job']}"
     except FailureError as error:
         if went_down(cluster) is not None:  # nobody can answer, and how its jobs ended is known
@@ -81,14 +81,9 @@ def _have(names: list[str] | None) -> dict[str, Stats]:
     return {job_id: _stats(folder) for folder in wanted if (job_id := owner(folder))}
 
 
-def _store(answer: Message) -> None:
-    """Writes one piece of a file."""
-    name, job_id, path = _safe(answer["job"]), answer["job_id"], _safe(answer["path"])
-    _safe(f"{name}.{job_id}")
-    folder = jobs_folder() / record_name(name, job_id)
-    if not owner(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / MARK).write_text(job_id)
+def _store(cluster: str, answer: Message) -> None:
+    """Writes one piece of a file of a job of that cluster."""
+    path, folder = _safe(answer["path"]), _folder(cluster, answer)
     if path == RECORD:
         write_json(folder / RECORD, answer["record"])
         return
@@ -99,6 +94,25 @@ def _store(answer: Message) -> None:
         file.write(base64.b64decode(answer["data"]))
         file.truncate()
     os.utime(target, ns=(answer["mtime_ns"], answer["mtime_ns"]))
+
+
+def _folder(cluster: str, answer: Message) -> Path:
+    """Where the record of a job is put, which is made if there is none.
+
+    A head that an older version has brought up tells no ids: it is to go down with its records copied all the same.
+    """
+    name = _safe(answer["job"])
+    plain = JobFolder(jobs_folder() / name)
+    if "job_id" not in answer and (not plain.exists() or plain.job()["cluster"] == cluster):
+        plain.path.mkdir(parents=True, exist_ok=True)
+        return plain.path
+    job_id = answer["job_id"]
+    _safe(f"{name}.{job_id}")
+    folder = jobs_folder() / record_name(name, job_id)
+    if not owner(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / MARK).write_text(job_id)
+    return folder
 
 
 def _safe(path: str) -> str:

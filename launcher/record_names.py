@@ -54,6 +54,11 @@ def record_name(name: str, job_id: str) -> str:
     return name
 
 
+def is_used(name: str) -> bool:
+    """Whether a record here is that of a job of this name, whatever the record is called."""
+    return (jobs_folder() / name).exists() or any(jobs_folder().glob(f"{name}.*"))
+
+
 def address(text: str) -> dict[str, str]:
     """As `JobFolder.address`, also of a job whose record is not here yet: then it may lack the id, and be any's."""
     if (record := find_record(text)).exists():

@@ -9,7 +9,7 @@ from launcher.job import JobSpec
 from launcher.job_folder import JobFolder, jobs_folder
 from launcher.job_record import JobRecord
 from launcher.mirror import fetch_record
-from launcher.record_names import describe
+from launcher.record_names import describe, owner
 
 
 class RecordsOnHead:
@@ -39,7 +39,9 @@ class RecordsOnHead:
         async with self._finding:
             if folder.exists():
                 return self._require_same(folder, spec)
-            if copy.exists() and not folder.path.exists():  # this head was a client of the cluster that it ran on
+            if (
+                JobFolder(copy).exists() and not folder.path.exists()
+            ):  # this head was a client of the cluster that it ran on
                 copy.rename(folder.path)
                 return None
             try:
@@ -51,12 +53,15 @@ class RecordsOnHead:
         return None
 
     def _require_same(self, folder: JobFolder, spec: JobSpec) -> None:
-        found = folder.spec()
+        found, of = folder.spec(), folder.job()["cluster"]
         if found.job_id != spec.job_id:
+            way = f"remove the other job first: spmd-launch jobs --prune {found.name}.{found.job_id}"
+            if of != self._cluster:  # which is not told of here, and not removed for us
+                way = f"move its record on the head away first, {folder.path}, which is of cluster {of!r}"
             raise UserError(
                 f"--resume {spec.name}: the head of cluster {self._cluster!r} has another job of that name on record: "
                 f"expected {describe(spec)}, got {describe(found)}; nothing was changed. Let it go on on another "
-                f"cluster, or remove the other job first: spmd-launch jobs --prune {found.name}.{found.job_id}"
+                f"cluster, or {way}"
             )
 
     def open(self, spec: JobSpec, blobs: BlobStore, live: JobRecord | None, *, resume: bool) -> JobFolder:
@@ -85,7 +90,8 @@ class RecordsOnHead:
             folder = JobFolder.create(spec, self._cluster)
         except FileExistsError:
             folder = JobFolder(jobs_folder() / spec.name)
-            way = f"spmd-launch jobs --prune {spec.name}" if folder.exists() else f"move {folder.path} away"
+            prune = folder.exists() and folder.job()["cluster"] == self._cluster
+            way = f"spmd-launch jobs --prune {spec.name}.{owner(folder.path)}" if prune else f"move {folder.path} away"
             raise UserError(f"there is a job {spec.name!r} already: choose another --name, or {way}") from None
         try:
             _keep_inputs(folder, spec, blobs)

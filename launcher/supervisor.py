@@ -102,7 +102,8 @@ class Supervisor:
         match request["op"]:
             case "submit":
                 spec = JobSpec.from_json(request["spec"])
-                if request["resume"]:
+                # A record that is found may get another name: not while the client has yet to send files from it.
+                if request["resume"] and not self._missing(spec):
                     await self.records.find(spec, storage_root(self.cluster.spec.storage_path))
                 answer = self._submit(spec, request["wait"], request["resume"], request["secrets"], request["lost"])
             case "blob":
@@ -215,9 +216,11 @@ class Supervisor:
 
     # -- jobs
 
+    def _missing(self, spec: JobSpec) -> list[str]:
+        return self.blobs.missing([spec.code_digest, *(file.sha256 for file in spec.files.values())])
+
     def _submit(self, spec: JobSpec, wait: bool, resume: bool, secrets: dict[str, str], lost: str = "") -> Message:
-        missing = self.blobs.missing([spec.code_digest, *(file.sha256 for file in spec.files.values())])
-        if missing:
+        if missing := self._missing(spec):
             return {"missing": missing}
         decision = next_to_start([*self._waiting(), self._asks(spec)], self.pool.order(), self.pool.held)
         if not wait and (decision is None or decision[0] != spec.name):

@@ -10,6 +10,7 @@ from launcher.interactive import CALL, IDLE
 from launcher.timeline import RankProgress
 
 MEETING = "rendezvous"
+WORK = ("start", "import", "load", "compile")  # phases in which a rank may stand for long without waiting for others
 ANSWERS_S = 3.0  # a host that has not answered for so long may hold news: its rank is not judged by old ones
 
 
@@ -138,9 +139,11 @@ def _stopped(rank: RankProgress, ranks: Sequence[RankProgress]) -> Finding:
 def _waits_for_stopped(rank: RankProgress, stopped: RankProgress) -> bool:
     """One at its very place waits too: in the collective that it is in.
 
-    One behind may be on its way, unless it has stood as long: if rank 0 is stopped, so is JAX's coordination service.
+    One behind may be on its way, unless it has stood as long where ranks ask JAX's coordination service: if rank 0 is
+    stopped, so is that.
     """
-    return _place(rank) >= _place(stopped) or rank.stood_s >= stopped.silent_s - ANSWERS_S
+    works = rank.phase.partition(" ")[0] in WORK
+    return _place(rank) >= _place(stopped) or (not works and rank.stood_s >= stopped.silent_s - ANSWERS_S)
 
 
 def _silent(ranks: Sequence[RankProgress], bounds: Bounds) -> list[Finding]:

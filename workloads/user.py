@@ -176,7 +176,7 @@ def check_signature(text: str, function: Callable[..., Any]) -> None:
 
 
 def _config_of(text: str, function: Callable[..., Any]) -> type:
-    first = next(iter(inspect.signature(function).parameters))
+    first = next(iter(inspect.signature(function).parameters), "")  # none where a decorator has added them
     found = typing.get_type_hints(function).get(first)
     if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
         raise ConfigError(

@@ -17,6 +17,7 @@ from launcher.errors import FailureError, UserError
 from launcher.job_folder import JobFolder, all_jobs
 from launcher.lost_head import describe_health, describe_troubles
 from launcher.protocol import Connection
+from launcher.record_names import record_name
 from launcher.up_lock import is_held
 from launcher.went_down import went_down
 from launcher.words import waits_for
@@ -153,9 +154,11 @@ def _print_cluster(cluster: dict[str, Any]) -> None:
     if (returning := cluster.get("returning", {})).get("hosts"):
         click.echo(f"! bringing back {', '.join(returning['hosts'])} since {returning['since']}")
     alive = [job for job in cluster["jobs"] if job["state"] in ("QUEUED", "STARTING", "RUNNING", "RECOVERING")]
-    for job in alive:
-        click.echo(f"  job {job['name']} {job['state']} {_steps(job)}")
-    watch = [f"spmd-launch status {job['name']} --watch" for job in alive[:1]]
+    # As commands here take it; a supervisor of an older version does not tell the id.
+    names = [record_name(job["name"], job["job_id"]) if "job_id" in job else job["name"] for job in alive]
+    for name, job in zip(names, alive, strict=True):
+        click.echo(f"  job {name} {job['state']} {_steps(job)}")
+    watch = [f"spmd-launch status {name} --watch" for name in names[:1]]
     back = ["spmd-launch up FILE"] if cluster["state"] == "LOST HOSTS" else []
     next_commands(*back, *watch, "spmd-launch jobs", f"spmd-launch down {cluster['name']}")
 

@@ -8,11 +8,13 @@ from typing import Any
 from cluster.record import Cluster
 from launcher.choose import choose_cluster, choose_layout, choose_name
 from launcher.cli.status import cluster_status
+from launcher.errors import UserError
 from launcher.inputs import Inputs
 from launcher.interactive import WORKLOAD
 from launcher.job import JobOptions
 from launcher.job_folder import all_jobs
 from launcher.record_copy import refresh
+from launcher.record_names import find_record
 from launcher.sending import our_code
 from launcher.session.functions import settings_of, target_of
 from launcher.session.gangs import Gang
@@ -72,10 +74,21 @@ class ClusterSession:
     def jobs(self) -> list[Job]:
         """All jobs on record that were submitted to this cluster, oldest first."""
         refresh(self._cluster, only_records=True)
-        return [self.job(folder.name) for folder in all_jobs() if folder.job()["cluster"] == self.name]
+        return [Job(folder.name, self._cluster) for folder in all_jobs() if folder.job()["cluster"] == self.name]
 
     def job(self, name: str) -> Job:
-        """A job by its name."""
+        """A job by its name, or NAME.ID; of several of this cluster that had the name, the last one.
+
+        Raises:
+            UserError: only another cluster's job has that name.
+        """
+        refresh(self._cluster, [name], only_records=True)
+        own = [job for job in all_jobs() if job.job()["cluster"] == self.name and job.job()["name"] == name]
+        if own:
+            return Job(own[-1].name, self._cluster)
+        other = find_record(name)
+        if other.exists() and (cluster := other.job()["cluster"]) != self.name:
+            raise UserError(f"cluster {self.name!r} has no job {name!r} on record; that of this name is of {cluster!r}")
         return Job(name, self._cluster)
 
     def submit(

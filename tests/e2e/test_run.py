@@ -430,6 +430,20 @@ def test_exec_runs_on_the_hosts_beside_a_job(user: Cli) -> None:
         user("cancel", "sleeper")
 
 
+def test_a_record_under_its_id_goes_on_with_its_files_where_the_cluster_has_not_got_them(
+    user: Cli, cluster: str
+) -> None:
+    """As of a job that ran on another cluster, whose record was copied here while another job had its name."""
+    write(user, "hello.py", "print('hello')")
+    user("run", "--name", "moved", "--", "python", "hello.py")
+    jobs, spec = user.home / "jobs", user.job("moved")["spec"]
+    (jobs / "moved").rename(jobs / f"moved.{spec['job_id']}")
+    for file in spec["files"].values():
+        (user.home / "clusters" / cluster / "blobs" / file["sha256"]).unlink()
+    assert "[0] hello" in user("submit", "--resume", f"moved.{spec['job_id']}")
+    assert user.job("moved")["attempt"] == 2
+
+
 def test_exec_is_as_its_help_says_no_rank_of_a_job(user: Cli) -> None:
     """Without a job's variables, the user's folder and input; what it leaves in the background it waits for."""
     told = " ".join(user("exec", "--help").split())

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -12,17 +13,17 @@ from launcher.attempt_fence import StorageError, shut_out_older
 from launcher.keeper import Claim, Keeper
 from tests.launcher.in_process import InProcess
 from workloads.errors import FencedError
-from workloads.fence import check_fence, read_fence
+from workloads.fence import check_fence, read_fence, write_fence
 
 
-def claim(folder: Path) -> Claim:
-    return Claim(storage=str(folder / "storage"), attempt=2, attempt_id="job.2.x")
+def claim(folder: Path, attempt: int = 2) -> Claim:
+    return Claim(storage=str(folder / "storage"), attempt=attempt, attempt_id=f"job.{attempt}.x")
 
 
-def shut_out(folder: Path, keeper: Keeper | None, saved_step: int | None = None) -> None:
+def shut_out(folder: Path, keeper: Keeper | None, saved_step: int | None = None, attempt: int = 2) -> None:
     async def program() -> None:
         handle = InProcess(keeper) if keeper else None
-        await asyncio.wait_for(shut_out_older(claim(folder), handle, saved_step), 30.0)
+        await asyncio.wait_for(shut_out_older(claim(folder, attempt), handle, saved_step), 30.0)
 
     asyncio.run(program())
 
@@ -76,6 +77,30 @@ def test_a_shared_storage_that_hangs_is_told_in_time(
     monkeypatch.setattr("launcher.attempt_fence.write_fence", lambda *_: back.wait())
     with pytest.raises(StorageError, match=f"the storage {tmp_path}.* did not answer within 0.1 s"):
         shut_out(tmp_path, None)
+
+
+def test_the_fence_of_an_older_attempt_does_not_come_after_a_newer_one_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """A storage that was gone takes, when it is back, what was begun there: attempt 1's, for which nobody waits."""
+    back = threading.Event()
+    request.addfinalizer(back.set)
+
+    def write(storage: str, attempt: int, attempt_id: str) -> None:
+        if attempt == 1:
+            back.wait()
+            time.sleep(0.3)
+        write_fence(storage, attempt, attempt_id)
+
+    monkeypatch.setattr("launcher.attempt_fence.write_fence", write)
+    with monkeypatch.context() as hurried:
+        hurried.setattr("launcher.attempt_fence.FENCE_TIMEOUT_S", 0.1)
+        for attempt in (1, 2):
+            with pytest.raises(StorageError, match=f"attempt {attempt} could not begin.* did not answer within 0.1 s"):
+                shut_out(tmp_path, None, attempt=attempt)
+    back.set()
+    shut_out(tmp_path, None, attempt=3)
+    assert read_fence(claim(tmp_path).storage) == (3, "job.3.x")
 
 
 def test_a_keeper_that_is_gone_is_a_lost_host(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """How the files of a rank come into the job's folder. Agents without Ray, over real folders."""
 
 import asyncio
+import errno
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -104,17 +105,34 @@ def test_a_disk_that_does_not_answer_is_told_from_an_agent_that_stands_still(
     assert dict.fromkeys(stuck, "its disk did not give it within 0.2 s").items() <= collected.left.items()
     assert collected.fetched == ["results/b"]
     assert collected.left["results/z"] == "not tried, as its host's disk did not answer for others"
-    with pytest.raises(TimeoutError, match=r"its agent did not send results/a from byte 0 on within 0\.2 s"):
-        collect(OutputAgent(output, stuck=stuck, stands=True), tmp_path / "other")
-    assert not (tmp_path / "other" / "results" / "a").exists()
+    broken = collect(OutputAgent(output, stuck=["results/b"], stands=True), tmp_path / "other")
+    assert str(broken.broke_off) == "its agent did not send results/b from byte 0 on within 0.2 s"
+    assert broken.fetched == ["results/a"] and sorted(broken.left) == [
+        f"results/{name}" for name in ("b", "c", "empty", "z")
+    ]
+    assert broken.left["results/z"] == "not tried, as its host did not answer for others"
+    assert [path.name for path in (tmp_path / "other" / "results").iterdir()] == ["a"]
 
 
-def test_what_is_no_files_fault_is_raised(output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_files_fault_is_handed_on(output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = OutputAgent(output)
 
     async def forgot(*_: Any) -> bytes:
         raise KeyError("job.1.x")
 
     monkeypatch.setattr(agent, "read", forgot)
-    with pytest.raises(RayTaskError):
-        collect(agent, tmp_path / "job")
+    collected = collect(agent, tmp_path / "job")
+    assert isinstance(collected.broke_off, RayTaskError) and collected.fetched == []
+
+
+def test_a_file_server_s_own_time_out_is_told_as_such(
+    output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = OutputAgent(output)
+
+    async def refuses(*_: Any) -> bytes:
+        raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+
+    monkeypatch.setattr(agent, "read", refuses)
+    collected = collect(agent, tmp_path / "job")
+    assert set(collected.left.values()) == {"Connection timed out"} and collected.broke_off is None

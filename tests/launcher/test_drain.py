@@ -127,6 +127,28 @@ def test_a_copy_that_breaks_off_is_made_again(remote: Cluster) -> None:
         drain(remote, lambda: remote, lambda _: None, force=False)
 
 
+def test_a_supervisor_that_ends_late_in_a_long_copy_is_waited_for_as_long(
+    remote: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    took_s = iter([1.5, 0.0])
+    refresh = module.refresh
+
+    def copy(cluster: Cluster) -> None:
+        time.sleep(next(took_s))
+        refresh(cluster)
+
+    monkeypatch.setattr(module, "refresh", copy)
+    with supervisor(remote, [DRAINED, PIECE[:20], DRAINED, PIECE + b"{}\n"]):
+        drain(remote, lambda: remote, lambda _: None, force=False)
+
+
+def test_a_way_that_is_cut_meanwhile_is_no_end_of_the_cluster(remote: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    problems = iter(["", *["the head cannot be reached"] * 9])
+    monkeypatch.setattr(Cluster, "problem", lambda self: next(problems))
+    with pytest.raises(FailureError, match="the head cannot be reached; whether jobs run on 'lab' is not known"):
+        drain(remote, nothing, lambda _: None, force=False)
+
+
 def test_a_copy_that_stays_incomplete_keeps_the_cluster_up(remote: Cluster, state_folder: Path) -> None:
     words = r"as far as job\.json of job job; no job of it runs, but what .* of their records is not complete"
     with supervisor(remote, [DRAINED, PIECE] * 40):

@@ -168,5 +168,7 @@ def test_a_damaged_record_is_named_and_hides_no_other(content: bytes, why: str) 
             damaged.state()
         assert str(raised.value) == told
     assert choose_name(None, "b") == "b-1"
+    (damaged.path.parent / "b-1.0c").mkdir()  # a record of that name, which came while another had it
+    assert choose_name(None, "b") == "b-2"
     with pytest.raises(UserError, match="there is a job of that name"):
         choose_name("b", "b")

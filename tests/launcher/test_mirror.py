@@ -148,6 +148,10 @@ def test_a_record_that_is_here_is_not_replaced_by_that_of_a_later_job_of_its_nam
     assert back is not None and back.spec() == SPEC
     exact = fetch_record(str(tmp_path), "job.0c")
     assert exact is not None and exact.name == "job.0c" and exact.spec() == later
+    (folder.path / "job.json").unlink()  # as of a copy from a remote head that broke off
+    (folder.path / ".job-id").write_text(SPEC.job_id)
+    back = fetch_record(str(tmp_path), "job")
+    assert back is not None and back.spec() == SPEC
 
 
 def _mirrored(spec: JobSpec, storage: Path) -> JobFolder:

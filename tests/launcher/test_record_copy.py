@@ -9,7 +9,7 @@ import pytest
 from launcher.errors import FailureError
 from launcher.job import InputFile
 from launcher.job_folder import JobFolder
-from launcher.protocol import Message
+from launcher.protocol import Line, Message
 from launcher.record_copy import PIECE, _have, _store, news
 from launcher.record_names import find_record
 from tests.conftest import job_spec
@@ -34,7 +34,7 @@ class Pair:
         answers = list(news("lab", request))
         self.at("client")
         for answer in answers:
-            _store(answer)
+            _store("lab", answer)
         return [answer["path"] for answer in answers]
 
     def same(self, path: str) -> bool:
@@ -102,7 +102,7 @@ def test_a_head_cannot_write_outside_the_jobs_folder(pair: Pair, job: str, path:
     pair.at("client")
     answer = {"job": job, "job_id": "b7", "path": path, "offset": 0, "mtime_ns": 1, "data": "", "record": {}}
     with pytest.raises(FailureError, match="outside"):
-        _store(answer)
+        _store("lab", answer)
     assert not [
         file for file in pair.folder.rglob("*") if file.is_file() and "head" not in file.parts and file.name != "data"
     ]
@@ -112,7 +112,7 @@ def test_an_id_cannot_lead_outside_either(pair: Pair) -> None:
     pair.at("client")
     JobFolder.create(dataclasses.replace(job_spec(), job_id="0c"), "laptop")
     with pytest.raises(FailureError, match="outside"):
-        _store({"job": "job", "job_id": "/../../x", "path": "job.json", "record": {}})
+        _store("lab", {"job": "job", "job_id": "/../../x", "path": "job.json", "record": {}})
 
 
 def test_another_job_of_the_name_that_is_here_stays_as_it_is(pair: Pair) -> None:
@@ -139,9 +139,9 @@ def test_a_copy_that_broke_off_before_its_record_came_is_continued_by_the_same_j
     pair.at("head")
     pieces = list(news("lab", {"names": None, "have": {}, "only_records": False, "inputs": False}))
     pair.at("client")
-    _store(pieces[0])
+    _store("lab", pieces[0])
     assert not find_record("job").exists() and list(_have(["job"])) == ["b7"]
-    _store(pieces[0] | {"job_id": "0c"})
+    _store("lab", pieces[0] | {"job_id": "0c"})
     assert find_record("job.0c").path.is_dir(), "of two copies that are not whole each has its own folder"
     assert pair.refresh() == ["results/summary.json", "job.json"]
     assert find_record("job").spec().job_id == "b7"
@@ -156,3 +156,17 @@ def test_a_damaged_record_is_mended_if_it_is_a_copy_of_the_job_and_left_alone_el
     (pair.at("client") / "job" / "job.json").write_text("{")
     pair.refresh()
     assert find_record("job").damage() and find_record("job.b7").spec().job_id == "b7"
+
+
+def test_a_head_that_tells_no_ids_is_believed_where_the_name_is_its_own(pair: Pair) -> None:
+    """One that an older version has brought up, which is to go down: its records must be had."""
+    pair.at("head")
+    request = {"names": None, "have": {}, "only_records": False, "inputs": False}
+    pieces = [{key: value for key, value in piece.items() if key != "job_id"} for piece in news("lab", request)]
+    pair.at("client")
+    for _ in range(2):
+        for piece in pieces:
+            _store("lab", Line(piece))
+        assert pair.same("events.jsonl") and pair.same("results/summary.json") and pair.same("job.json")
+    with pytest.raises(FailureError, match=r"different versions .* expected a message with 'job_id'"):
+        _store("other", Line(pieces[0]))

@@ -50,8 +50,10 @@ def ended(folder: JobFolder, storage: Path) -> JobRecord:
 def test_a_new_job_has_its_inputs_and_a_name_is_taken_once(blobs: BlobStore) -> None:
     folder = RecordsOnHead("laptop").open(SPEC, blobs, None, resume=False)
     assert folder.state() is JobState.QUEUED and (folder.path / KEPT).read_bytes() == DATA
-    with pytest.raises(UserError, match=r"already: choose another --name, or spmd-launch jobs --prune job$"):
+    with pytest.raises(UserError, match=r"already: choose another --name, or spmd-launch jobs --prune job\.b7$"):
         RecordsOnHead("laptop").open(SPEC, blobs, None, resume=False)
+    with pytest.raises(UserError, match=f"or move {folder.path} away"):  # it is of a cluster that cannot be asked here
+        RecordsOnHead("other").open(SPEC, blobs, None, resume=False)
     (folder.path / "job.json").unlink()
     with pytest.raises(UserError, match=f"or move {folder.path} away"):
         RecordsOnHead("laptop").open(SPEC, blobs, None, resume=False)
@@ -182,6 +184,8 @@ def test_a_job_does_not_go_on_in_the_record_of_another_of_its_name(blobs: BlobSt
         asyncio.run(head.find(SPEC, str(tmp_path)))
     with pytest.raises(UserError, match=words):
         head.open(SPEC, blobs, live, resume=True)
+    with pytest.raises(UserError, match=rf"or move its record on the head away first, {live.folder.path}, .*'laptop'$"):
+        asyncio.run(RecordsOnHead("other").find(SPEC, str(tmp_path)))  # which could not remove it
     assert (live.folder.path / "job.json").read_bytes() == before
     assert [path.name for path in jobs_folder().iterdir()] == ["job"]
 
@@ -200,6 +204,11 @@ def test_of_the_jobs_of_a_name_in_the_storage_the_one_that_is_resumed_is_brought
 
 def test_a_head_that_was_a_client_goes_on_with_its_copy(tmp_path: Path) -> None:
     folder = JobFolder.create(SPEC, "elsewhere")
-    folder.path.rename(jobs_folder() / "job.b7")  # another job had the name when it was copied, and was pruned since
+    (jobs_folder() / "job.b7").mkdir()  # a copy that broke off is none
+    folder.path.rename(jobs_folder() / "whole")
+    with pytest.raises(UserError, match="neither the head nor"):
+        asyncio.run(RecordsOnHead("laptop").find(SPEC, str(tmp_path)))
+    # Another job had the name when it was copied, and was pruned since.
+    (jobs_folder() / "whole").rename(jobs_folder() / "job.b7")
     asyncio.run(RecordsOnHead("laptop").find(SPEC, str(tmp_path)))
     assert [path.name for path in jobs_folder().iterdir()] == ["job"] and folder.spec() == SPEC

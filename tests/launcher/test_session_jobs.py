@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 
 import launcher
+from cluster.processes import ProcessId
 from cluster.record import Cluster
+from cluster.spec import ClusterSpec, LocalProviderSpec
 from launcher.errors import FailureError, UserError
 from launcher.job import JobState
 from launcher.job_folder import JobFolder
 from launcher.outputs import write_summary
+from launcher.session.clusters import ClusterSession
 from launcher.session.functions import settings_of, target_of
 from launcher.session.jobs import Job
 from tests.conftest import job_spec
@@ -52,6 +55,24 @@ def test_what_an_ended_job_has_found(state_folder: Path) -> None:
 def test_what_has_failed_has_no_result(state_folder: Path) -> None:
     with pytest.raises(FailureError, match="job j FAILED: rank 1 raised"):
         ended(JobState.FAILED, "rank 1 raised").result()
+
+
+def test_a_job_of_a_cluster_is_not_another_ones_that_has_its_name(state_folder: Path) -> None:
+    spec = ClusterSpec(name="b", provider=LocalProviderSpec(), num_hosts=1, devices_per_host=1)
+    cluster = Cluster(
+        spec=spec, cluster_id="c1", holder=ProcessId(pid=1, started=0.0), gcs_address="", run_folder="", hosts=(),
+        created="",
+    )  # fmt: skip
+    session = ClusterSession(cluster)
+    JobFolder.create(job_spec("j"), "a").close()
+    with pytest.raises(UserError, match="cluster 'b' has no job 'j' on record; that of this name is of 'a'"):
+        session.job("j")
+    jobs = state_folder / "jobs"
+    (jobs / "j").rename(jobs / "aside")
+    JobFolder.create(dataclasses.replace(job_spec("j"), job_id="0c"), "b").close()
+    (jobs / "j").rename(jobs / "j.0c")  # as it is called where it arrives while another has the name
+    (jobs / "aside").rename(jobs / "j")
+    assert session.job("j").name == "j.0c" == session.jobs()[0].name == session.job("j.0c").name
 
 
 def test_only_a_cluster_that_is_up_can_be_connected_to(state_folder: Path) -> None:

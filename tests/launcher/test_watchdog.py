@@ -171,6 +171,7 @@ def test_a_stopped_process_is_called_stopped_with_what_the_others_wait_in() -> N
     assert texts(frozen, behind | {"stood_s": 8.0}) == [
         f"{stopped}; rank 1 waits in 'gather', step 20 of 100, launch 20"  # for the coordination service of rank 0
     ]
+    assert texts(frozen, behind | {"stood_s": 60.0, "phase": "compile train"}) == [stopped]  # which takes its time
     assert texts({}, frozen, frozen) == [f"{stopped}; {at_its_place}"] * 2
 
 

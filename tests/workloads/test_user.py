@@ -112,6 +112,13 @@ def test_what_a_rank_could_not_call_is_refused_with_both_signatures(tmp_path: Pa
     assert "expected `def run(config: Config, context, resume=False)`, found `def run(" in said
 
 
+def test_a_decorator_cannot_hide_that_there_is_no_config(tmp_path: Path) -> None:
+    wrapped = "import functools\ninner = run\n@functools.wraps(inner)\ndef run(*a, **named): inner()"
+    text = write_run(tmp_path, "", wrapped)
+    with pytest.raises(ConfigError, match="its first parameter, '', must be annotated with its config"):
+        load(text, tmp_path)
+
+
 def test_a_callable_without_a_signature_is_refused(tmp_path: Path) -> None:
     text = write_run(tmp_path, "c: C, context, resume", "run = min")
     with pytest.raises(ConfigError, match="no function of Python's that could be a workload"):
