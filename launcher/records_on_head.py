@@ -39,9 +39,8 @@ class RecordsOnHead:
         async with self._finding:
             if folder.exists():
                 return self._require_same(folder, spec)
-            if (
-                JobFolder(copy).exists() and not folder.path.exists()
-            ):  # this head was a client of the cluster that it ran on
+            # This head may have been a client of the cluster that the job ran on.
+            if JobFolder(copy).exists() and not folder.path.exists():
                 copy.rename(folder.path)
                 return None
             try:
@@ -53,16 +52,18 @@ class RecordsOnHead:
         return None
 
     def _require_same(self, folder: JobFolder, spec: JobSpec) -> None:
-        found, of = folder.spec(), folder.job()["cluster"]
-        if found.job_id != spec.job_id:
+        found = folder.spec()
+        if found.job_id == spec.job_id:
+            return
+        if (owner_cluster := folder.job()["cluster"]) == self._cluster:
             way = f"remove the other job first: spmd-launch jobs --prune {found.name}.{found.job_id}"
-            if of != self._cluster:  # which is not told of here, and not removed for us
-                way = f"move its record on the head away first, {folder.path}, which is of cluster {of!r}"
-            raise UserError(
-                f"--resume {spec.name}: the head of cluster {self._cluster!r} has another job of that name on record: "
-                f"expected {describe(spec)}, got {describe(found)}; nothing was changed. Let it go on on another "
-                f"cluster, or {way}"
-            )
+        else:  # which nobody is told of here, and we may not remove
+            way = f"move its record on the head away first, {folder.path}, which is of cluster {owner_cluster!r}"
+        raise UserError(
+            f"--resume {spec.name}: the head of cluster {self._cluster!r} has another job of that name on record: "
+            f"expected {describe(spec)}, got {describe(found)}; nothing was changed. Let it go on on another "
+            f"cluster, or {way}"
+        )
 
     def open(self, spec: JobSpec, blobs: BlobStore, live: JobRecord | None, *, resume: bool) -> JobFolder:
         """The folder of a job that is to run, with its input files.
